@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crossmesh/base/error.h"
+
+namespace crossmesh {
+
+std::string_view name_of(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::invalid_argument: return "invalid_argument";
+    case ErrorCode::corrupt_file: return "corrupt_file";
+    case ErrorCode::io_failed: return "io_failed";
+    case ErrorCode::unsupported: return "unsupported";
+    case ErrorCode::mismatch: return "mismatch";
+    case ErrorCode::limit_exceeded: return "limit_exceeded";
+    case ErrorCode::out_of_memory: return "out_of_memory";
+    case ErrorCode::timed_out: return "timed_out";
+    case ErrorCode::peer_lost: return "peer_lost";
+    case ErrorCode::aborted: return "aborted";
+    case ErrorCode::internal: return "internal";
+  }
+  return "internal";
+}
+
+Error::Error(ErrorCode code, std::string summary) : code_(code), text_(std::move(summary)) {}
+
+Error Error::from_text(ErrorCode code, std::string text) { return Error(code, std::move(text)); }
+
+Error&& Error::hint(std::string_view advice) && {
+  hint_at_ = text_.size();
+  text_ += fmt::format("\n  hint  {}", advice);
+  return std::move(*this);
+}
+
+void Error::append(std::string_view key, std::string_view value) {
+  const std::string line = fmt::format("\n  {}  {}", key, value);
+  if (hint_at_ == std::string::npos) {
+    text_ += line;
+    return;
+  }
+  text_.insert(hint_at_, line);
+  hint_at_ += line.size();
+}
+
+}  // namespace crossmesh
