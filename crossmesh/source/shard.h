@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// What trainers do: a mesh spec and a catalog give the layout of the training side. Every rank
+// holds each tensor's shard as one contiguous parameter of the tensor's own name.
+#pragma once
+
+#include "crossmesh/catalog/catalog.h"
+#include "crossmesh/layout/layout.h"
+#include "crossmesh/layout/spec.h"
+
+namespace crossmesh {
+
+// Splits every tensor of `catalog` over the trainer mesh `spec` (axes `dp_replicate`, `fsdp`, `tp`,
+// in any order, major to minor as written).
+//
+// `fsdp` splits dimension 0. `tp` splits q, k, v, gate, up, their biases, the embedding and lm_head
+// on dimension 0, o and down on dimension 1, and replicates the rest; where both split dimension 0,
+// tp splits first and fsdp splits each tp shard. `dp_replicate` repeats.
+//
+// Shapes: the boxes of one tensor tile its whole shape over (fsdp, tp); ranks past the end hold none.
+// Throws: invalid_argument: an axis that trainers do not have, repeated, or not a size.
+// Source: uneven extents follow torch.chunk; the order of tp and fsdp follows torch's FSDP over TP.
+Layout shard(const Catalog& catalog, const Spec& spec);
+
+}  // namespace crossmesh

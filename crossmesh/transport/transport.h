@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// How bytes get from a source rank's regions into a target rank's: peers, regions, slots and
+// attempts, and not one tensor. Each back-end decides who moves the bytes: over shared memory the
+// target pulls. An endpoint belongs to one thread; it starts none.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "crossmesh/base/dtype.h"
+#include "crossmesh/geometry/loop_nest.h"
+
+namespace crossmesh {
+
+using Deadline = std::chrono::steady_clock::time_point;
+
+// A number that names one try at one version; it only grows within a session.
+using Attempt = std::uint32_t;
+
+// Memory that a rank offers to read from or lets be written to.
+struct Buffer {
+  std::byte* data = nullptr;
+  std::int64_t size_bytes = 0;
+  int shareable_fd = -1;                 // a memfd that holds it, or -1 for private memory
+  std::int64_t shareable_offset_bytes = 0;  // where `data` lies in that file
+};
+
+// An enrolled buffer: 0, 1, 2, ... in the order of enrolment at its endpoint. Peers name it so too.
+using Region = int;
+
+enum class Direction : std::uint8_t { give, take };
+
+// One strided copy from a region of the source to a region of the target. Both ends build the same
+// Transfer; the two regions are each their owner's. Where the dtypes differ the bytes are converted,
+// once, on the way.
+struct Transfer {
+  Region source_region = 0;
+  Region target_region = 0;
+  std::int64_t source_offset_bytes = 0;
+  std::int64_t target_offset_bytes = 0;
+  LoopNest nest;
+  DType source_dtype = DType::u8;
+  DType target_dtype = DType::u8;
+};
+
+// Transfers with one peer, which both ends post in the same order. Slots count the transfers of one
+// (peer, direction, attempt) from 0 over all batches.
+// The transfers must stay where they are until the ticket is done or the attempt cancelled.
+struct Batch {
+  int peer = -1;
+  Direction direction = Direction::give;
+  Attempt attempt = 0;
+  std::span<const Transfer> transfers;
+};
+
+struct Ticket {
+  int peer = -1;
+  Direction direction = Direction::give;
+  Attempt attempt = 0;
+  std::int64_t first_slot = 0;
+  std::int64_t count = 0;
+};
+
+// How far a ticket is. A `give` transfer is done when its source may be overwritten, a `take`
+// transfer when its bytes are in place.
+struct Progress {
+  std::int64_t done = 0;
+  bool finished = false;
+};
+
+// What the scheduler may know of the way to a peer.
+struct LinkFacts {
+  std::string way;                // `memfd`, `pointer`, ...
+  bool same_host = true;
+  double bytes_per_second = 0;    // 0 where it was not measured
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  // -- Set-up --------------------------------------------------------------------------------
+  virtual std::string_view name() const = 0;
+
+  // Makes memory known to present and later peers.
+  // Throws: unsupported when the back-end cannot reach this kind of memory; invalid_argument when
+  // the buffer is empty.
+  virtual Region enroll(const Buffer& buffer) = 0;
+
+  // Forgets a region; the others, and the other peers' transfers, go on. Nothing reads or writes it
+  // after the call. Throws: invalid_argument when an unfinished posted transfer still names it.
+  virtual void retire(Region region) = 0;
+
+  // Where peers reach this endpoint.
+  virtual std::string address() const = 0;
+
+  // Both ends call it. Blocks until the peer has shown its session and rank, at most to `deadline`.
+  // Throws: timed_out, peer_lost, invalid_argument (another session, another user), each naming
+  // the peer.
+  virtual void connect(int peer, const std::string& address, Deadline deadline) = 0;
+  virtual void disconnect(int peer) = 0;
+
+  // -- Moving --------------------------------------------------------------------------------
+  // Does not block. Throws: invalid_argument when a transfer leaves its local region, or the
+  // attempt was cancelled; peer_lost.
+  virtual Ticket post(const Batch& batch) = 0;
+
+  // Moves bytes for at most about `slice_bytes`, and returns whether anything was moved, finished
+  // or lost. Does not wait. Requests of every peer are served in turn.
+  // Throws: peer_lost (naming the peer) once per lost peer; mismatch when a peer's region is
+  // smaller than a transfer says.
+  virtual bool advance(std::int64_t slice_bytes) = 0;
+
+  virtual Progress progress(const Ticket& ticket) const = 0;
+
+  // Descriptors that become readable when `advance` may have something to do: what to poll while
+  // nothing moves.
+  virtual std::vector<int> wake_fds() const = 0;
+
+  // When it returns, no byte of this attempt, or of an earlier one, is read from or written to this
+  // rank's regions any more, and late requests of it are dropped. Its tickets never finish.
+  // Throws: timed_out naming the peer that is still reading.
+  virtual void cancel(Attempt attempt, Deadline deadline) = 0;
+
+  // -- Facts ---------------------------------------------------------------------------------
+  virtual LinkFacts facts(int peer) const = 0;
+};
+
+}  // namespace crossmesh
