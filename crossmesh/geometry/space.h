@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,7 @@
 namespace crossmesh {
 
 struct Space {
-  Shape factors;         // all factors, dimension by dimension, outermost first
+  Shape factors;           // all factors, dimension by dimension, outermost first
   DimVector factor_count;  // factors of each tensor dimension, each at least 1
 
   // The space that refines nothing. Throws: unsupported past kDimsMax dimensions.
@@ -30,8 +31,10 @@ struct Space {
 // The tensor's shape: the product of each dimension's factors.
 Shape tensor_shape(const Space& space);
 
-// The coarsest space that refines both; nothing where the factors do not nest.
-// Requires: equal tensor shapes. Ensures: of(a, b) == of(b, a), and of(a, a) == a up to factors of 1.
+// The coarsest space that refines both; nothing where the factors do not nest, or where it would
+// have more than kDimsMax dimensions. An empty dimension keeps one factor, 0.
+// Requires: equal tensor shapes. Ensures: of(a, b) == of(b, a), and of(a, a) == a up to factors
+// of 1.
 std::optional<Space> common_refinement(const Space& a, const Space& b);
 
 // The boxes of a space with `factors` that hold exactly the indices [begin, end) of the dimension
