@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crossmesh/memory/copy.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstdlib>
+#include <cstring>
+
+#include "crossmesh/base/error.h"
+#include "crossmesh/memory/detail/cast.h"
+#include "crossmesh/memory/detail/copy_path.h"
+#include "crossmesh/memory/detail/stream.h"
+#include "crossmesh/memory/detail/walk.h"
+
+namespace crossmesh::detail {
+namespace {
+
+// Below this a copy fits a cache, where the next reader would rather find it.
+constexpr std::int64_t kStreamBytesMin = std::int64_t{1} << 20;
+// Shorter runs have too few whole lines to stream.
+constexpr std::int64_t kStreamRunBytesMin = 512;
+// Longer runs are streamed by themselves, shorter ones side by side.
+constexpr std::int64_t kRowBytesMax = std::int64_t{32} << 10;
+
+// One loop around runs: where most time is spent.
+struct Rows {
+  const std::byte* source;
+  std::byte* target;
+  std::int64_t count;
+  std::int64_t source_stride;
+  std::int64_t target_stride;
+};
+
+template <std::int64_t kBytes>
+void copy_fixed(const Rows& rows) {
+  const std::byte* source = rows.source;
+  std::byte* target = rows.target;
+  for (std::int64_t i = 0; i < rows.count; ++i) {
+    std::memcpy(target, source, kBytes);
+    source += rows.source_stride;
+    target += rows.target_stride;
+  }
+}
+
+// Runs of kHalf to 2 * kHalf bytes, as two blocks that may overlap.
+template <std::int64_t kHalf>
+void copy_halves(const Rows& rows, std::int64_t run_bytes) {
+  struct Block {
+    std::byte bytes[kHalf];
+  };
+  const std::byte* source = rows.source;
+  std::byte* target = rows.target;
+  const std::int64_t last = run_bytes - kHalf;
+  for (std::int64_t i = 0; i < rows.count; ++i) {
+    Block first_block;
+    Block last_block;
+    std::memcpy(&first_block, source, kHalf);
+    std::memcpy(&last_block, source + last, kHalf);
+    std::memcpy(target, &first_block, kHalf);
+    std::memcpy(target + last, &last_block, kHalf);
+    source += rows.source_stride;
+    target += rows.target_stride;
+  }
+}
+
+void copy_cached(const Rows& rows, std::int64_t run_bytes) {
+  switch (run_bytes) {
+    case 1:
+      return copy_fixed<1>(rows);
+    case 2:
+      return copy_fixed<2>(rows);
+    case 4:
+      return copy_fixed<4>(rows);
+    case 8:
+      return copy_fixed<8>(rows);
+    case 16:
+      return copy_fixed<16>(rows);
+    case 32:
+      return copy_fixed<32>(rows);
+    case 48:
+      return copy_fixed<48>(rows);
+    case 64:
+      return copy_fixed<64>(rows);
+    default:
+      break;
+  }
+  if (run_bytes >= 8 && run_bytes < 16) return copy_halves<8>(rows, run_bytes);
+  if (run_bytes > 16 && run_bytes < 32) return copy_halves<16>(rows, run_bytes);
+  if (run_bytes > 32 && run_bytes < 64) return copy_halves<32>(rows, run_bytes);
+  for (std::int64_t i = 0; i < rows.count; ++i) {
+    std::memcpy(rows.target + i * rows.target_stride, rows.source + i * rows.source_stride,
+                static_cast<std::size_t>(run_bytes));
+  }
+}
+
+// The last loop of `nest` from an offset on; one step when there is no loop.
+Rows last_loop(const std::byte* source, std::byte* target, const LoopNest& nest) {
+  if (nest.counts.empty()) return {source, target, 1, 0, 0};
+  return {source, target, nest.counts.back(), nest.source_strides.back(),
+          nest.target_strides.back()};
+}
+
+void copy_cached(const std::byte* source, std::byte* target, const LoopNest& nest) {
+  const std::int64_t run_bytes = nest.run_count * nest.source_element_bytes;
+  walk(nest, std::max(0, nest.counts.size() - 1), [&](std::int64_t s, std::int64_t t) {
+    copy_cached(last_loop(source + s, target + t, nest), run_bytes);
+  });
+}
+
+void copy_streaming(CpuPath path, const std::byte* source, std::byte* target,
+                    const LoopNest& nest) {
+  const std::int64_t run_bytes = nest.run_count * nest.source_element_bytes;
+  Lanes rows{};
+  std::size_t held = 0;
+  walk(nest, nest.counts.size(), [&](std::int64_t s, std::int64_t t) {
+    if (run_bytes > kRowBytesMax) return stream_run(path, {source + s, target + t}, run_bytes);
+    rows[held++] = {source + s, target + t};
+    if (held < rows.size()) return;
+    stream_rows(path, rows, run_bytes);
+    held = 0;
+  });
+  for (std::size_t i = 0; i < held; ++i) {
+    std::memcpy(rows[i].target, rows[i].source, static_cast<std::size_t>(run_bytes));
+  }
+  stream_fence();
+}
+
+bool streams(const LoopNest& nest, StoreHint hint) {
+  if (hint == StoreHint::cached) return false;
+  const std::int64_t run_bytes = nest.run_count * nest.source_element_bytes;
+  if (run_bytes < kStreamRunBytesMin) return false;
+  return hint == StoreHint::streaming || run_total(nest) * run_bytes >= kStreamBytesMin;
+}
+
+}  // namespace
+
+void copy_on(CpuPath path, const std::byte* source, std::byte* target, const LoopNest& nest,
+             StoreHint hint) {
+  assert(nest.source_element_bytes == nest.target_element_bytes);
+  const LoopNest simple = merged(nest);
+  if (simple.run_count == 0) return;
+  if (path != CpuPath::portable && streams(simple, hint)) {
+    return copy_streaming(path, source, target, simple);
+  }
+  copy_cached(source, target, simple);
+}
+
+void convert_on(CpuPath path, const std::byte* source, std::byte* target, const LoopNest& nest,
+                DType source_dtype, DType target_dtype) {
+  const CastRun cast = cast_of(path, source_dtype, target_dtype);
+  const LoopNest simple = merged(nest);
+  if (simple.run_count == 0) return;
+  walk(simple, simple.counts.size(),
+       [&](std::int64_t s, std::int64_t t) { cast(source + s, target + t, simple.run_count); });
+}
+
+}  // namespace crossmesh::detail
+
+namespace crossmesh {
+
+void copy(const std::byte* source, std::byte* target, const LoopNest& nest, StoreHint hint) {
+  detail::copy_on(best_cpu_path(), source, target, nest, hint);
+}
+
+void convert(const std::byte* source, std::byte* target, const LoopNest& nest, DType source_dtype,
+             DType target_dtype) {
+  if (source_dtype == target_dtype) return copy(source, target, nest);
+  if (!is_castable(source_dtype, target_dtype)) {
+    throw Error(ErrorCode::unsupported, "convert: no cast between these dtypes")
+        .with("source", name_of(source_dtype))
+        .with("target", name_of(target_dtype))
+        .hint("casts exist between F32, F16 and BF16");
+  }
+  detail::convert_on(best_cpu_path(), source, target, nest, source_dtype, target_dtype);
+}
+
+}  // namespace crossmesh
