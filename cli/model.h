@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the commands take for a MODEL: a checkpoint's folder, or just a config.json, from which the
+// checkpoint's catalog follows. And the layouts of both sides, as the command line asks for them.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/request.h"
+#include "crossmesh/catalog/catalog.h"
+#include "crossmesh/catalog/read.h"
+#include "crossmesh/layout/layout.h"
+#include "crossmesh/target/family.h"
+
+namespace crossmesh::cli {
+
+struct Model {
+  std::filesystem::path path;
+  std::string config_text;
+  ModelConfig config;
+  Catalog catalog;                       // of the checkpoint, or of what the config implies
+  std::optional<Checkpoint> checkpoint;  // nothing where MODEL is a config.json
+};
+
+// Opens a checkpoint's folder (its config.json and its tensors), or a config.json alone.
+// Throws: invalid_argument when there is neither at `path`, or no config.json in the folder;
+// whatever read and parse_config throw.
+Model open_model(const std::filesystem::path& path);
+
+// The training side. Throws: as shard.
+Layout source_layout(const Model& model, const Request& request);
+
+// The serving side, with the tensors that --opaque names marked.
+// Throws: as lay_out and mark_opaque.
+Layout target_layout(const Model& model, const Request& request);
+
+// Gives every instance of a tensor that `pattern` matches to the fallback, with `reason`.
+// Throws: invalid_argument when no wanted tensor matches.
+void mark_opaque(Layout& target, const std::string& pattern, const std::string& reason);
+
+// Compares a published lm_head.weight of a tied model with the embedding that it must equal.
+// `on_progress` gets the bytes compared so far. Does nothing where there are not two tensors, or
+// their bytes are not at hand.
+// Throws: mismatch, with the first element that differs.
+void check_tied(const Model& model, const std::function<void(std::int64_t)>& on_progress = {});
+
+}  // namespace crossmesh::cli
