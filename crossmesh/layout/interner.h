@@ -12,11 +12,12 @@ namespace crossmesh {
 
 class Interner {
  public:
-  // `layout` is filled in place; it must outlive the interner.
-  explicit Interner(Layout& layout) : layout_(layout) {}
+  // `layout` is filled in place; it must outlive the interner. What it already holds is found too.
+  explicit Interner(Layout& layout);
 
   int layout_class(LayoutClass value);
   int binding(Binding value);
+  // Without `strides_of_role`, every role is contiguous in row-major order.
   int parameter_class(ParameterClass value);
 
  private:

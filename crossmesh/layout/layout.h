@@ -61,11 +61,12 @@ struct Reserve {
   bool operator==(const Reserve&) const = default;
 };
 
-// The shape of a parameter on each role, contiguous in row-major order unless strides say otherwise.
+// The shape of a parameter on each role, contiguous in row-major order unless strides say
+// otherwise.
 struct ParameterClass {
   DType dtype = DType::u8;
   std::vector<Shape> shape_of_role;
-  std::vector<Strides> strides_of_role;
+  std::vector<Strides> strides_of_role;  // as many; Interner fills them in when there are none
   std::vector<Reserve> reserves;
 
   bool operator==(const ParameterClass&) const = default;
@@ -120,7 +121,8 @@ struct Layout {
 
 // -- Enumerating, on demand ----------------------------------------------------------------------
 
-// The pieces of `tensor` on `rank`, each in its parameter (offsets of the instance added).
+// The pieces of `tensor` on `rank`, each in its parameter (offsets of the instance added), in the
+// order of instances. It reads all instances: for one tensor, not for a loop over all of them.
 struct PlacedPiece {
   int instance = 0;
   int parameter = 0;
@@ -129,16 +131,25 @@ struct PlacedPiece {
 std::vector<PlacedPiece> pieces(const Layout& layout, int rank, int tensor);
 
 // Whether `rank` has the parameter, and its local shape and strides there.
+// Requires of the latter two: has_parameter.
 bool has_parameter(const Layout& layout, int rank, int parameter);
 const Shape& local_shape(const Layout& layout, int rank, int parameter);
 const Strides& local_strides(const Layout& layout, int rank, int parameter);
 
 // Elements of the storage of a parameter on a role: one past the last that its strides reach.
+// Requires: no stride is negative. Throws: limit_exceeded past 63 bits.
 std::int64_t storage_elements(const Shape& shape, const Strides& strides);
 
 // -- Identity and text ---------------------------------------------------------------------------
 
+// Ensures: equal for equal values in any process; different when any field differs.
+Fingerprint fingerprint(const LayoutClass& value);
+Fingerprint fingerprint(const Binding& value);
+Fingerprint fingerprint(const ParameterClass& value);
+
 // Of the whole layout, and of all that concerns one tensor (so that a disagreement can name it).
+// Those by tensor hold values and no index, so that layouts with other tensors beside it agree.
+// Requires: indices are in range.
 Fingerprint fingerprint(const Layout& layout);
 std::vector<Fingerprint> fingerprints_by_tensor(const Layout& layout);
 
