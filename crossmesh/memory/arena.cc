@@ -147,15 +147,15 @@ Mapping& Mapping::operator=(Mapping&& other) noexcept {
   return *this;
 }
 
-Mapping reserve_private(std::int64_t bytes, Reserve reserve) {
+Mapping reserve_private(std::int64_t bytes, Pages reserve) {
   check_size(bytes);
   int flags = MAP_PRIVATE | MAP_ANONYMOUS;
-  if (reserve == Reserve::lazy) flags |= MAP_NORESERVE;
+  if (reserve == Pages::lazy) flags |= MAP_NORESERVE;
   Mapping mapping = map(-1, bytes, PROT_READ | PROT_WRITE, flags);
   if (bytes == 0) return mapping;
   // A wish: where there are no huge pages, small ones serve.
   ::madvise(mapping.data(), static_cast<std::size_t>(bytes), MADV_HUGEPAGE);
-  if (reserve == Reserve::lazy) return mapping;
+  if (reserve == Pages::lazy) return mapping;
   check_available(bytes);
   touch(mapping);
   return mapping;

@@ -48,7 +48,7 @@ class Mapping {
 };
 
 // When pages get their memory.
-enum class Reserve {
+enum class Pages {
   touched,  // at once: they are zero, and later writes neither fault nor fail
   lazy,     // at the first write
 };
@@ -56,7 +56,7 @@ enum class Reserve {
 // Private zeroed memory, in huge pages where the system gives them.
 // Throws: invalid_argument when `bytes` is negative; out_of_memory when the system refuses, or
 // when touching would take more than it says is free.
-Mapping reserve_private(std::int64_t bytes, Reserve reserve = Reserve::touched);
+Mapping reserve_private(std::int64_t bytes, Pages reserve = Pages::touched);
 
 // Memory that other processes map through its descriptor.
 struct SharedMemory {

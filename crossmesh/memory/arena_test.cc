@@ -66,7 +66,7 @@ TEST(ReservePrivate, is_zero_and_has_its_pages) {
 }
 
 TEST(ReservePrivate, lazy_memory_has_no_pages_until_it_is_written) {
-  const Mapping mapping = reserve_private(4 * kMebibyte, Reserve::lazy);
+  const Mapping mapping = reserve_private(4 * kMebibyte, Pages::lazy);
   EXPECT_EQ(resident_pages(mapping), 0);
   mapping.data()[0] = std::byte{1};
   EXPECT_GT(resident_pages(mapping), 0);
@@ -112,7 +112,7 @@ int reserve_under_limit() {
   return 0;
 }
 
-TEST(Reserve, past_the_limit_on_address_space_is_an_error) {
+TEST(Pages, past_the_limit_on_address_space_is_an_error) {
   const std::string_view sanitizer = CROSSMESH_SANITIZER;
   if (!sanitizer.empty()) GTEST_SKIP() << "a sanitizer needs the whole address space";
   EXPECT_EQ(status_of_child(reserve_under_limit), 0);
