@@ -44,6 +44,8 @@ int main_of(int argc, char** argv) {
                "crossmesh");
   app.require_subcommand(1);
   app.set_version_flag("--version", "crossmesh 0.1.0");
+  register_read(app, invocation);
+  register_info(app, invocation);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
