@@ -19,14 +19,14 @@ namespace crossmesh {
 
 using Deadline = std::chrono::steady_clock::time_point;
 
-// A number that names one try at one version; it only grows within a session.
+// A number that names one try at one version; it starts at 1 and only grows within a session.
 using Attempt = std::uint32_t;
 
 // Memory that a rank offers to read from or lets be written to.
 struct Buffer {
   std::byte* data = nullptr;
   std::int64_t size_bytes = 0;
-  int shareable_fd = -1;                 // a memfd that holds it, or -1 for private memory
+  int shareable_fd = -1;                    // a memfd that holds it, or -1 for private memory
   std::int64_t shareable_offset_bytes = 0;  // where `data` lies in that file
 };
 
@@ -36,8 +36,8 @@ using Region = int;
 enum class Direction : std::uint8_t { give, take };
 
 // One strided copy from a region of the source to a region of the target. Both ends build the same
-// Transfer; the two regions are each their owner's. Where the dtypes differ the bytes are converted,
-// once, on the way.
+// Transfer; the two regions are each their owner's. Where the dtypes differ the bytes are
+// converted, once, on the way.
 struct Transfer {
   Region source_region = 0;
   Region target_region = 0;
@@ -75,9 +75,9 @@ struct Progress {
 
 // What the scheduler may know of the way to a peer.
 struct LinkFacts {
-  std::string way;                // `memfd`, `pointer`, ...
+  std::string way;  // `memfd`, `pointer`, ...
   bool same_host = true;
-  double bytes_per_second = 0;    // 0 where it was not measured
+  double bytes_per_second = 0;  // 0 where it was not measured
 };
 
 class Transport {
@@ -93,29 +93,39 @@ class Transport {
   virtual Region enroll(const Buffer& buffer) = 0;
 
   // Forgets a region; the others, and the other peers' transfers, go on. Nothing reads or writes it
-  // after the call. Throws: invalid_argument when an unfinished posted transfer still names it.
+  // after the call. Throws: invalid_argument when an unfinished posted transfer still names it, or
+  // there is no such region.
   virtual void retire(Region region) = 0;
 
   // Where peers reach this endpoint.
   virtual std::string address() const = 0;
 
-  // Both ends call it. Blocks until the peer has shown its session and rank, at most to `deadline`.
-  // Throws: timed_out, peer_lost, invalid_argument (another session, another user), each naming
-  // the peer.
+  // Both ends call it, for their peers in any order. Blocks until the peer has shown its session
+  // and rank, at most to `deadline`. The larger rank dials; the smaller makes no use of `address`.
+  // A peer that was lost, or has left, may connect again.
+  // Throws: timed_out, peer_lost, invalid_argument (another session, another user, connected
+  // already), mismatch (another protocol), unsupported (the rank itself), each naming the peer.
   virtual void connect(int peer, const std::string& address, Deadline deadline) = 0;
+
+  // Takes leave: the peer loses nothing but unfinished transfers, and no longer reads. Tickets with
+  // the peer are void.
   virtual void disconnect(int peer) = 0;
 
   // -- Moving --------------------------------------------------------------------------------
-  // Does not block. Throws: invalid_argument when a transfer leaves its local region, or the
-  // attempt was cancelled; peer_lost.
+  // Does not block. With one peer and direction a newer attempt follows an older one that is done
+  // or was cancelled. Throws: invalid_argument when a transfer leaves its local region, or the
+  // attempt was cancelled here; unsupported when peers cannot reach what is given; peer_lost.
   virtual Ticket post(const Batch& batch) = 0;
 
   // Moves bytes for at most about `slice_bytes`, and returns whether anything was moved, finished
   // or lost. Does not wait. Requests of every peer are served in turn.
-  // Throws: peer_lost (naming the peer) once per lost peer; mismatch when a peer's region is
-  // smaller than a transfer says.
+  // Throws: peer_lost (naming the peer) once per lost peer, or per peer that took leave with
+  // transfers unfinished; mismatch when a peer's region is smaller than a transfer says, once: the
+  // attempt's transfers from that peer stay unfinished. The others go on at the next call.
   virtual bool advance(std::int64_t slice_bytes) = 0;
 
+  // As the last advance saw it. Transfers of one peer, direction and attempt are done in the order
+  // of their slots.
   virtual Progress progress(const Ticket& ticket) const = 0;
 
   // Descriptors that become readable when `advance` may have something to do: what to poll while
@@ -124,7 +134,7 @@ class Transport {
 
   // When it returns, no byte of this attempt, or of an earlier one, is read from or written to this
   // rank's regions any more, and late requests of it are dropped. Its tickets never finish.
-  // Throws: timed_out naming the peer that is still reading.
+  // Throws: timed_out naming the peer that is still reading; cancel may be called again.
   virtual void cancel(Attempt attempt, Deadline deadline) = 0;
 
   // -- Facts ---------------------------------------------------------------------------------
