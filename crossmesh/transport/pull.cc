@@ -1,0 +1,408 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crossmesh/transport/pull.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <utility>
+
+#include "crossmesh/base/error.h"
+#include "crossmesh/memory/copy.h"
+#include "crossmesh/transport/detail/bounds.h"
+
+namespace crossmesh {
+namespace {
+
+using detail::Connection;
+using detail::PeerState;
+using detail::Reach;
+using detail::Roster;
+using detail::Side;
+
+// Bytes that one peer gets before the next has its turn: enough for streaming copies to run at the
+// speed of memory, and a few milliseconds at most for a cancel to wait.
+constexpr std::int64_t kTurnBytes = std::int64_t{8} << 20;
+// An attempt as large as this does not stay in a cache.
+constexpr std::int64_t kStreamingBytes = std::int64_t{8} << 20;
+
+Error peer_error(ErrorCode code, std::string_view what, const Roster& roster, int peer) {
+  return Error(code, std::string(what)).with("peer", peer).with("rank", roster.rank);
+}
+
+Error slot_error(ErrorCode code, std::string_view what, const Roster& roster, const Batch& batch,
+                 std::int64_t slot) {
+  return peer_error(code, what, roster, batch.peer)
+      .with("attempt", batch.attempt)
+      .with("slot", slot);
+}
+
+std::string_view name_of(Direction direction) {
+  return direction == Direction::give ? "give" : "take";
+}
+
+Connection& require_open(Roster& roster, int peer, std::string_view verb) {
+  const auto found = roster.connections.find(peer);
+  if (found == roster.connections.end()) {
+    throw peer_error(ErrorCode::invalid_argument,
+                     fmt::format("{}: the peer is not connected", verb), roster, peer);
+  }
+  if (found->second.state != PeerState::open) {
+    throw peer_error(ErrorCode::peer_lost, fmt::format("{}: the peer is gone", verb), roster, peer);
+  }
+  return found->second;
+}
+
+void check_attempt(const Roster& roster, const Batch& batch, const detail::Stream& stream,
+                   Attempt cancelled_attempt) {
+  const auto refuse = [&](std::string_view what, std::string_view key, Attempt other) {
+    throw peer_error(ErrorCode::invalid_argument, what, roster, batch.peer)
+        .with("direction", name_of(batch.direction))
+        .with("attempt", batch.attempt)
+        .with(key, other);
+  };
+  if (batch.attempt <= cancelled_attempt) {
+    refuse(batch.attempt == 0 ? "post: attempts start at 1" : "post: the attempt was cancelled",
+           "cancelled_attempt", cancelled_attempt);
+  }
+  if (batch.attempt < stream.attempt()) {
+    refuse("post: a newer attempt was posted", "newer_attempt", stream.attempt());
+  }
+  if (batch.attempt > stream.attempt() && !stream.is_idle()) {
+    refuse("post: an older attempt is neither done nor cancelled", "older_attempt",
+           stream.attempt());
+  }
+}
+
+void check_transfer(const Roster& roster, const detail::Enrolment& enrolment, const Batch& batch,
+                    std::int64_t slot, const Transfer& transfer) {
+  const bool gives = batch.direction == Direction::give;
+  if (const std::string_view fault = detail::describe_fault(transfer); !fault.empty()) {
+    throw slot_error(ErrorCode::invalid_argument, fmt::format("post: {}", fault), roster, batch,
+                     slot)
+        .with("source_dtype", crossmesh::name_of(transfer.source_dtype))
+        .with("target_dtype", crossmesh::name_of(transfer.target_dtype));
+  }
+  const Region region = gives ? transfer.source_region : transfer.target_region;
+  const Buffer* buffer = enrolment.find(region);
+  if (buffer == nullptr) {
+    throw slot_error(ErrorCode::invalid_argument, "post: no such region", roster, batch, slot)
+        .with("region", region);
+  }
+  if (gives && !enrolment.is_shared(region)) {
+    throw slot_error(ErrorCode::unsupported, "post: peers cannot reach private memory", roster,
+                     batch, slot)
+        .with("region", region)
+        .hint("enroll memory that a memfd holds");
+  }
+  const auto reach = detail::reach_of(transfer, gives ? Side::source : Side::target);
+  if (!reach || reach->begin_bytes < 0 || reach->end_bytes > buffer->size_bytes) {
+    Error error = slot_error(ErrorCode::invalid_argument, "post: a transfer leaves its region",
+                             roster, batch, slot)
+                      .with("region", region)
+                      .with("region_bytes", buffer->size_bytes);
+    if (!reach) throw std::move(error).with("reach", "more than 63 bits");
+    throw std::move(error).with("begin", reach->begin_bytes).with("end", reach->end_bytes);
+  }
+}
+
+// Where the transfer is read. Throws: mismatch.
+const std::byte* find_source(const Roster& roster, const Connection& connection,
+                             const Transfer& transfer) {
+  const auto memory = connection.memory.find(transfer.source_region);
+  const auto reach = detail::reach_of(transfer, Side::source);
+  const std::int64_t size_bytes = memory ? static_cast<std::int64_t>(memory->size()) : 0;
+  if (memory && reach && reach->begin_bytes >= 0 && reach->end_bytes <= size_bytes) {
+    return memory->data() + transfer.source_offset_bytes;
+  }
+  Error error = peer_error(ErrorCode::mismatch,
+                           memory ? "pull: the peer's region is smaller than a transfer says"
+                                  : "pull: the peer has no such region",
+                           roster, connection.peer)
+                    .with("attempt", connection.take.attempt())
+                    .with("slot", connection.take.done())
+                    .with("region", transfer.source_region);
+  if (memory) error.with("region_bytes", size_bytes);
+  if (memory && reach) error.with("begin", reach->begin_bytes).with("end", reach->end_bytes);
+  throw error;
+}
+
+// Moves one slice of the transfer that is next. Returns its bytes.
+std::int64_t pull_slice(const Roster& roster, const detail::Enrolment& enrolment,
+                        Connection& connection, std::int64_t slice_bytes) {
+  const Transfer& transfer = connection.take.at(connection.take.done());
+  const LoopNest& nest = transfer.nest;
+  const std::byte* source = find_source(roster, connection, transfer);
+  std::byte* target = enrolment.find(transfer.target_region)->data + transfer.target_offset_bytes;
+  if (!connection.cursor) {
+    const std::int64_t element_bytes =
+        std::max(nest.source_element_bytes, nest.target_element_bytes);
+    connection.cursor.emplace(Slices(nest, std::max(slice_bytes, element_bytes)));
+  }
+  detail::Cursor& cursor = *connection.cursor;
+  std::int64_t moved_bytes = 0;
+  if (cursor.next < cursor.slices.count()) {
+    const Slice slice = cursor.slices.at(cursor.next++);
+    source += slice.source_offset_bytes;
+    target += slice.target_offset_bytes;
+    if (transfer.source_dtype == transfer.target_dtype) {
+      const bool is_large = connection.take.bytes() >= kStreamingBytes;
+      copy(source, target, slice.nest, is_large ? StoreHint::streaming : StoreHint::automatic);
+    } else {
+      convert(source, target, slice.nest, transfer.source_dtype, transfer.target_dtype);
+    }
+    moved_bytes = element_count(slice.nest) * slice.nest.target_element_bytes;
+  }
+  if (cursor.next == cursor.slices.count()) connection.cursor.reset();
+  return moved_bytes;
+}
+
+// Says that the peer's memory is being read, for as long as it lives.
+class Pulling {
+ public:
+  explicit Pulling(const Connection& connection) : connection_(connection) {
+    lane().target.pulling.store(attempt());
+  }
+  // A source that cancelled meanwhile waits for it.
+  ~Pulling() {
+    lane().target.pulling.store(0);
+    if (is_withdrawn()) ring(connection_);
+  }
+  Pulling(const Pulling&) = delete;
+  Pulling& operator=(const Pulling&) = delete;
+
+  // The source looks at `pulling` after it sets `withdrawn`, and here it is the other way round:
+  // one of the two sees the other.
+  bool is_withdrawn() const { return lane().source.withdrawn.load() >= attempt(); }
+
+ private:
+  detail::Lane& lane() const { return detail::taking_lane(connection_); }
+  Attempt attempt() const { return connection_.take.attempt(); }
+
+  const Connection& connection_;
+};
+
+struct Turn {
+  bool did_something = false;
+  std::int64_t bytes = 0;
+};
+
+// How many slots of the attempt that this rank takes the peer has offered.
+std::int64_t offered_count(Roster& roster, Connection& connection) {
+  const std::uint64_t word = detail::taking_lane(connection).source.offered.load();
+  if (word != connection.seen_offered) {
+    // What the peer said before it offered has to be known before it is used.
+    hear(roster, connection);
+    if (connection.state != PeerState::open) return 0;
+    connection.seen_offered = word;
+  }
+  const detail::Tally tally = detail::unpack(word);
+  if (tally.attempt != connection.take.attempt()) return 0;
+  return std::min(tally.count, connection.take.posted());
+}
+
+Turn pull_turn(Roster& roster, const detail::Enrolment& enrolment, Connection& connection,
+               std::int64_t turn_bytes) {
+  Turn turn;
+  detail::Stream& take = connection.take;
+  if (connection.state != PeerState::open || take.is_idle()) return turn;
+  if (connection.refused_attempt == take.attempt()) return turn;
+  const std::int64_t offered = offered_count(roster, connection);
+  if (offered <= take.done() || connection.state != PeerState::open) return turn;
+  bool has_whole_batch = false;
+  {
+    const Pulling pulling(connection);
+    while (take.done() < offered && turn.bytes < turn_bytes && !pulling.is_withdrawn()) {
+      turn.did_something = true;
+      try {
+        turn.bytes += pull_slice(roster, enrolment, connection, turn_bytes);
+      } catch (const Error&) {
+        connection.refused_attempt = take.attempt();
+        throw;
+      }
+      if (connection.cursor) continue;
+      has_whole_batch |= take.finish(take.done() + 1);
+      detail::taking_lane(connection)
+          .target.acknowledged.store(detail::pack({take.attempt(), take.done()}));
+    }
+  }
+  if (has_whole_batch || (turn.did_something && take.done() == offered)) ring(connection);
+  return turn;
+}
+
+// Throws peer_lost for one peer that went and was not reported.
+// Returns whether one left that owed nothing.
+bool report_gone(Roster& roster) {
+  bool has_left = false;
+  for (auto& [peer, connection] : roster.connections) {
+    if (connection.state == PeerState::open || connection.is_reported) continue;
+    connection.is_reported = true;
+    if (connection.state == PeerState::left && !connection.had_unfinished) {
+      has_left = true;
+      continue;
+    }
+    throw peer_error(ErrorCode::peer_lost,
+                     connection.state == PeerState::left
+                         ? "advance: the peer left before its transfers were done"
+                         : "advance: the peer closed its connection or died",
+                     roster, peer);
+  }
+  return has_left;
+}
+
+bool has_unreported(const Roster& roster) {
+  for (const auto& [peer, connection] : roster.connections) {
+    if (connection.state != PeerState::open && !connection.is_reported) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+PullTransport::PullTransport(const PullOptions& options, std::unique_ptr<detail::Venue> venue)
+    : enrolment_(venue->shares_addresses()),
+      roster_(detail::open_roster(options.session_name, options.rank, std::move(venue))) {
+  roster_.enrolment = &enrolment_;
+}
+
+PullTransport::~PullTransport() {
+  try {
+    for (auto& [peer, connection] : roster_.connections) detail::quiesce(roster_, connection);
+  } catch (const Error&) {
+    // A destructor has no one to tell; peers see that the sockets close.
+  }
+}
+
+std::string_view PullTransport::name() const { return roster_.venue->name(); }
+
+Region PullTransport::enroll(const Buffer& buffer) {
+  const Region region = enrolment_.add(buffer);
+  detail::tell_all(roster_, enrolment_.take_news());
+  return region;
+}
+
+void PullTransport::retire(Region region) {
+  if (enrolment_.find(region) == nullptr) {
+    throw Error(ErrorCode::invalid_argument, "retire: no such region")
+        .with("region", region)
+        .with("rank", roster_.rank);
+  }
+  for (auto& [peer, connection] : roster_.connections) {
+    if (connection.state == PeerState::open) detail::refresh_give(connection);
+    const bool is_given = connection.give.names(region, true);
+    if (!is_given && !connection.take.names(region, false)) continue;
+    throw peer_error(ErrorCode::invalid_argument, "retire: an unfinished transfer names the region",
+                     roster_, peer)
+        .with("region", region)
+        .with("direction", name_of(is_given ? Direction::give : Direction::take));
+  }
+  enrolment_.remove(region);
+  detail::tell_all(roster_, enrolment_.take_news());
+}
+
+std::string PullTransport::address() const { return roster_.venue->address(); }
+
+void PullTransport::connect(int peer, const std::string& address, Deadline deadline) {
+  detail::meet(roster_, peer, address, deadline);
+}
+
+void PullTransport::disconnect(int peer) {
+  const auto found = roster_.connections.find(peer);
+  if (found == roster_.connections.end()) {
+    throw peer_error(ErrorCode::invalid_argument, "disconnect: the peer is not connected", roster_,
+                     peer);
+  }
+  Connection& connection = found->second;
+  detail::quiesce(roster_, connection);
+  if (connection.state == PeerState::open) {
+    detail::announce(connection, {{{.kind = detail::MessageKind::bye}}});
+    detail::drop(roster_, connection, PeerState::left);
+  }
+  roster_.connections.erase(found);
+}
+
+Ticket PullTransport::post(const Batch& batch) {
+  Connection& connection = require_open(roster_, batch.peer, "post");
+  const bool gives = batch.direction == Direction::give;
+  detail::Stream& stream = gives ? connection.give : connection.take;
+  if (gives) detail::refresh_give(connection);
+  check_attempt(roster_, batch, stream, cancelled_attempt_);
+  const auto count = static_cast<std::int64_t>(batch.transfers.size());
+  std::int64_t slot = batch.attempt == stream.attempt() ? stream.posted() : 0;
+  if (count > detail::kSlotsMax - slot) {
+    throw slot_error(ErrorCode::limit_exceeded, "post: an attempt has too many transfers", roster_,
+                     batch, slot)
+        .with("slots_max", detail::kSlotsMax);
+  }
+  for (const Transfer& transfer : batch.transfers) {
+    check_transfer(roster_, enrolment_, batch, slot++, transfer);
+  }
+  const std::int64_t first_slot = stream.append(batch.attempt, batch.transfers);
+  if (gives) detail::publish(connection);
+  return {batch.peer, batch.direction, batch.attempt, first_slot, count};
+}
+
+bool PullTransport::advance(std::int64_t slice_bytes) {
+  detail::clear_nudge(roster_);
+  detail::service(roster_, Deadline{});
+  bool did_something = report_gone(roster_);
+  for (auto& [peer, connection] : roster_.connections) {
+    if (connection.give.is_idle()) continue;
+    did_something |= detail::refresh_give(connection);
+  }
+  // Everyone in turn, from the peer after the one that was served last, until there is nothing to
+  // pull from any or the budget is spent.
+  std::size_t idle_count = 0;
+  auto next = roster_.connections.upper_bound(last_served_peer_);
+  for (std::int64_t left = std::max<std::int64_t>(1, slice_bytes);
+       left > 0 && idle_count < roster_.connections.size(); ++next) {
+    if (next == roster_.connections.end()) next = roster_.connections.begin();
+    last_served_peer_ = next->first;
+    const Turn turn = pull_turn(roster_, enrolment_, next->second, std::min(left, kTurnBytes));
+    idle_count = turn.did_something ? 0 : idle_count + 1;
+    did_something |= turn.did_something;
+    left -= turn.bytes;
+  }
+  return did_something || has_unreported(roster_);
+}
+
+Progress PullTransport::progress(const Ticket& ticket) const {
+  const auto found = roster_.connections.find(ticket.peer);
+  if (found == roster_.connections.end()) {
+    throw peer_error(ErrorCode::invalid_argument, "progress: the peer is not connected", roster_,
+                     ticket.peer);
+  }
+  const Connection& connection = found->second;
+  return (ticket.direction == Direction::give ? connection.give : connection.take).progress(ticket);
+}
+
+std::vector<int> PullTransport::wake_fds() const { return {roster_.poller.get()}; }
+
+void PullTransport::cancel(Attempt attempt, Deadline deadline) {
+  cancelled_attempt_ = std::max(cancelled_attempt_, attempt);
+  for (auto& [peer, connection] : roster_.connections) {
+    if (connection.state != PeerState::open) continue;
+    detail::stop_taking(connection, attempt);
+    detail::withdraw(connection, attempt);
+  }
+  const detail::Listening listening(roster_);
+  for (auto& [peer, connection] : roster_.connections) {
+    while (detail::is_read(connection, attempt)) {
+      if (detail::service(roster_, deadline)) continue;
+      throw peer_error(ErrorCode::timed_out, "cancel: the peer is still reading", roster_, peer)
+          .with("attempt", attempt);
+    }
+    if (connection.state != PeerState::open) continue;
+    detail::refresh_give(connection);
+    connection.give.stop(attempt);
+  }
+}
+
+LinkFacts PullTransport::facts(int peer) const {
+  if (!roster_.connections.contains(peer)) {
+    throw peer_error(ErrorCode::invalid_argument, "facts: the peer is not connected", roster_,
+                     peer);
+  }
+  return {.way = std::string(roster_.venue->way()), .same_host = true, .bytes_per_second = 0};
+}
+
+}  // namespace crossmesh
