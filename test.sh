@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Builds everything and passes every test: the dev preset, then the sanitizers, the fuzz target and
+# the conventions. Needs no arguments, no input and no network once the packages are there.
+#
+#   ./test.sh            all of it
+#   ./test.sh --quick    the dev preset and the conventions
+set -euo pipefail
+cd "$(dirname "$0")"
+# shellcheck source=tools/setup.sh
+source tools/setup.sh
+
+fuzz_seconds=30
+quick=false
+case ${1:-} in
+  '') ;;
+  --quick) quick=true ;;
+  *)
+    printf 'usage: ./test.sh [--quick]\n' >&2
+    exit 2
+    ;;
+esac
+
+closing=()
+SECONDS=0
+
+# run NAME COMMAND...: shows the output, and fails on a failure or a compiler's warning.
+run() {
+  local name=$1 log=build/log/$1.log from=$SECONDS
+  shift
+  printf '== %s\n' "$name"
+  if ! "$@" </dev/null 2>&1 | tee "$log"; then
+    printf '%s\n' "test.sh: $name failed; its output is in $log" >&2
+    exit 1
+  fi
+  if grep -nE '(^|[^[:alnum:]-])[Ww]arning:' "$log" >&2; then
+    printf '%s\n' "test.sh: $name gave warnings; its output is in $log" >&2
+    exit 1
+  fi
+  local line
+  line=$(grep -E '^(Ran [0-9]|[0-9]+% tests passed|tidy:|All checks passed|Done [0-9]+ runs)' \
+    "$log" | tail -1) || true
+  closing+=("$(printf '%-14s %4d s  %s' "$name" $((SECONDS - from)) "$line")")
+}
+
+cores=$(nproc)
+packages=("${build_packages[@]}")
+$quick || packages+=("${fuzz_packages[@]}")
+ensure_packages "${packages[@]}"
+choose_cmake
+mkdir -p build/log
+
+options=()
+command -v ccache >/dev/null && options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+
+build() {
+  run "$1-configure" "$cmake" --preset "$1" -DCMAKE_MAKE_PROGRAM="$(command -v ninja)" "${options[@]}"
+  run "$1-build" "$cmake" --build --preset "$1"
+}
+
+run_suites() {
+  run "$1-test" "${@:2}" "$ctest" --preset "$1" --parallel "$cores"
+}
+
+build dev
+run_suites dev
+run tidy python3 tools/tidy.py
+if command -v ruff >/dev/null && ruff --version >/dev/null 2>&1; then
+  run ruff ruff check --quiet --line-length 100 tools tests
+fi
+
+if ! $quick; then
+  build asan
+  run_suites asan
+  build tsan
+  # ThreadSanitizer needs its shadow where randomised mappings may lie.
+  fixed=(setarch "$(uname -m)" --addr-no-randomize)
+  "${fixed[@]}" true 2>/dev/null || fixed=()
+  run_suites tsan "${fixed[@]}"
+
+  run fuzz-configure "$cmake" -S . -B build/fuzz -G Ninja \
+    -DCMAKE_MAKE_PROGRAM="$(command -v ninja)" -DCMAKE_CXX_COMPILER=clang++-14 \
+    -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS='-O1 -g1' \
+    -DCROSSMESH_TESTS=OFF -DCROSSMESH_BENCH=OFF -DCROSSMESH_FUZZ=ON "${options[@]}"
+  run fuzz-build "$cmake" --build build/fuzz --target fuzz
+  for target in build/fuzz/bin/*_fuzz; do
+    name=$(basename "$target")
+    corpus=build/fuzz/corpus/$name
+    mkdir -p "$corpus"
+    seeds=()
+    [[ -d tests/fuzz/seeds/$name ]] && seeds+=("tests/fuzz/seeds/$name")
+    run "$name" "$target" -max_total_time="$fuzz_seconds" -timeout=10 -rss_limit_mb=2048 \
+      -artifact_prefix=build/fuzz/ -print_final_stats=0 -verbosity=0 "$corpus" "${seeds[@]}"
+  done
+fi
+
+printf '\n== all passed, in %d s\n' "$SECONDS"
+printf '   %s\n' "${closing[@]}"
