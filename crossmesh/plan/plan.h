@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "crossmesh/base/fingerprint.h"
@@ -13,7 +14,8 @@
 namespace crossmesh {
 
 // One box of a tensor, as it lies on a source role and on a target role. In elements; offsets are
-// relative to the two instances' places in their parameters.
+// relative to the two instances' places in their parameters. No dimension has extent 1, and none
+// continues the one before it on both sides; a single element has no dimension.
 struct Copy {
   int source_role = 0;
   int target_role = 0;
@@ -38,15 +40,19 @@ struct PlanClass {
   bool operator==(const PlanClass&) const = default;
 };
 
-// A source instance that feeds a target instance.
+// The source instance that feeds a target instance: plan instance i is of target instance i. A
+// tensor that several source instances hold is read from the first.
 struct PlanInstance {
   int source_instance = 0;
   int target_instance = 0;
-  int plan_class = 0;
-  bool opaque = false;  // the whole tensor goes to the engine's loader; the copies are not used
+  int plan_class = 0;   // -1 when opaque
+  bool opaque = false;  // the whole tensor goes to the engine's loader
 
   bool operator==(const PlanInstance&) const = default;
 };
+
+// Why a tensor is unused where the target says nothing about it.
+inline constexpr std::string_view kUnwanted = "no engine parameter takes it";
 
 struct Plan {
   Layout source;
@@ -64,8 +70,10 @@ struct Plan {
 //
 // Throws: mismatch: a wanted tensor is missing or has another shape (named, with both shapes), an
 // element is covered twice or never (parameter, rank, element), a wanted box has no holder;
-// unsupported: dtypes outside the cast table, refinements that do not nest;
+// unsupported: dtypes outside the cast table, refinements that take too many boxes, boxes of
+// sub-byte elements that split a byte;
 // invalid_argument: an empty plan.
+// Requires: `check` passes on both.
 Plan compile(Layout source, Layout target);
 
 // The number of boxes copied over all target ranks.
