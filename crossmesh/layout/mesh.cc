@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crossmesh/layout/mesh.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "crossmesh/base/error.h"
+
+namespace crossmesh {
+namespace {
+
+Error refusal(const Spec& spec, const SideAxes& side, std::string_view what) {
+  return std::move(
+      Error(ErrorCode::invalid_argument, fmt::format("read {} mesh: {}", side.side, what))
+          .with("spec", spec.text));
+}
+
+const MeshAxis* find_axis(const Mesh& mesh, std::string_view name) {
+  const auto at = std::ranges::find(mesh.axes, name, &MeshAxis::name);
+  return at == mesh.axes.end() ? nullptr : &*at;
+}
+
+}  // namespace
+
+Mesh mesh_of(const Spec& spec, const SideAxes& side) {
+  if (!spec.options.empty()) {
+    throw refusal(spec, side, "no option is known").with("option", spec.options.front());
+  }
+  Mesh mesh;
+  for (const Axis& axis : spec.axes) {
+    if (std::ranges::find(side.names, axis.name) == side.names.end()) {
+      throw refusal(spec, side, "an axis is not known")
+          .with("axis", axis.name)
+          .with("known", fmt::format("{}", fmt::join(side.names, ", ")));
+    }
+    if (find_axis(mesh, axis.name) != nullptr) {
+      throw refusal(spec, side, "an axis is repeated").with("axis", axis.name);
+    }
+    mesh.axes.push_back({axis.name, axis_size(spec, axis.name), 1});
+  }
+  std::int64_t rank_count = 1;
+  for (auto axis = mesh.axes.rbegin(); axis != mesh.axes.rend(); ++axis) {
+    axis->stride = static_cast<int>(rank_count);
+    rank_count *= axis->size;
+    if (rank_count > kRanksMax) {
+      throw refusal(spec, side, "too many ranks").with("ranks_max", kRanksMax);
+    }
+  }
+  mesh.rank_count = static_cast<int>(rank_count);
+  return mesh;
+}
+
+int size_of_axis(const Mesh& mesh, std::string_view name) {
+  const MeshAxis* axis = find_axis(mesh, name);
+  return axis == nullptr ? 1 : axis->size;
+}
+
+int coordinate(const Mesh& mesh, std::string_view name, int rank) {
+  const MeshAxis* axis = find_axis(mesh, name);
+  return axis == nullptr ? 0 : rank / axis->stride % axis->size;
+}
+
+}  // namespace crossmesh
