@@ -16,8 +16,10 @@ namespace crossmesh {
 // on dimension 0, o and down on dimension 1, and replicates the rest; where both split dimension 0,
 // tp splits first and fsdp splits each tp shard. `dp_replicate` repeats.
 //
-// Shapes: the boxes of one tensor tile its whole shape over (fsdp, tp); ranks past the end hold none.
-// Throws: invalid_argument: an axis that trainers do not have, repeated, or not a size.
+// Shapes: the boxes of one tensor tile its whole shape over (fsdp, tp); ranks past the end hold
+// none.
+// Throws: invalid_argument: an axis that trainers do not have, repeated, or not a size;
+// unsupported: a cut inside a byte of a sub-byte tensor, or more than kDimsMax dimensions.
 // Source: uneven extents follow torch.chunk; the order of tp and fsdp follows torch's FSDP over TP.
 Layout shard(const Catalog& catalog, const Spec& spec);
 

@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crossmesh/source/shard.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "crossmesh/base/error.h"
+
+namespace crossmesh {
+namespace {
+
+using Extents = std::vector<std::int64_t>;
+
+Catalog catalog_of(std::vector<TensorInfo> tensors) {
+  Catalog catalog;
+  catalog.tensors = std::move(tensors);
+  return catalog;
+}
+
+// The boxes of the only tensor, by rank; `-` for none.
+std::string boxes_of(const TensorInfo& tensor, const std::string& trainer) {
+  const Layout layout = shard(catalog_of({tensor}), parse_spec(trainer));
+  std::ostringstream text;
+  for (int rank = 0; rank < layout.rank_count; ++rank) {
+    const std::vector<PlacedPiece> placed = pieces(layout, rank, 0);
+    text << (rank > 0 ? " " : "") << (placed.empty() ? "-" : to_string(placed[0].piece.box));
+  }
+  return text.str();
+}
+
+struct Row {
+  std::string name;
+  TensorInfo tensor;
+  std::string trainer;
+  std::string expected;
+};
+
+TEST(Shard, splits_as_torch_does) {
+  const std::string layer = "model.layers.0.";
+  const Row kRows[] = {
+      {"uneven rows: the last rank is short",
+       {"w", DType::f32, {7, 2}},
+       "fsdp=3",
+       "[0:3, 0:2] [3:6, 0:2] [6:7, 0:2]"},
+      {"few rows: the last ranks are empty",
+       {"w", DType::f32, {5}},
+       "fsdp=4",
+       "[0:2] [2:4] [4:5] -"},
+      {"a scalar is replicated", {"w", DType::f32, {}}, "fsdp=2,tp=2", "[] [] [] []"},
+      {"replicas repeat",
+       {"w", DType::f32, {4}},
+       "dp_replicate=2,fsdp=2",
+       "[0:2] [2:4] [0:2] [2:4]"},
+      {"replicas may be the fast axis",
+       {"w", DType::f32, {4}},
+       "fsdp=2,dp_replicate=2",
+       "[0:2] [0:2] [2:4] [2:4]"},
+      {"tp splits before fsdp on dimension 0",
+       {layer + "self_attn.q_proj.weight", DType::f32, {10, 3}},
+       "fsdp=2,tp=2",
+       "[0:3, 0:3] [5:8, 0:3] [3:5, 0:3] [8:10, 0:3]"},
+      {"tp leaves a short shard, fsdp splits it",
+       {"lm_head.weight", DType::f32, {7, 1}},
+       "tp=2,fsdp=3",
+       "[0:2, 0:1] [2:4, 0:1] - [4:5, 0:1] [5:6, 0:1] [6:7, 0:1]"},
+      {"tp on dimension 1 and fsdp on dimension 0 make a grid",
+       {layer + "mlp.down_proj.weight", DType::f32, {4, 6}},
+       "fsdp=2,tp=2",
+       "[0:2, 0:3] [0:2, 3:6] [2:4, 0:3] [2:4, 3:6]"},
+      {"a norm is replicated over tp",
+       {layer + "input_layernorm.weight", DType::f32, {4}},
+       "fsdp=2,tp=2",
+       "[0:2] [0:2] [2:4] [2:4]"},
+      {"a row bias is replicated over tp",
+       {layer + "mlp.down_proj.bias", DType::f32, {4}},
+       "tp=2",
+       "[0:4] [0:4]"},
+      {"a suffix counts only from the start of a word",
+       {"xlm_head.weight", DType::f32, {4, 1}},
+       "tp=2",
+       "[0:4, 0:1] [0:4, 0:1]"},
+      {"a tensor without the dimension is replicated",
+       {"mlp.down_proj.weight", DType::f32, {4}},
+       "tp=2",
+       "[0:4] [0:4]"},
+  };
+  for (const Row& row : kRows)
+    EXPECT_EQ(boxes_of(row.tensor, row.trainer), row.expected) << row.name;
+}
+
+TEST(Shard, tp_splits_each_name_on_its_dimension) {
+  const std::map<std::string, std::string> expected = {
+      {"model.embed_tokens.weight", "rows"},
+      {"lm_head.weight", "rows"},
+      {"model.norm.weight", "whole"},
+      {"model.layers.3.self_attn.q_proj.weight", "rows"},
+      {"model.layers.3.self_attn.k_proj.weight", "rows"},
+      {"model.layers.3.self_attn.v_proj.weight", "rows"},
+      {"model.layers.3.self_attn.q_proj.bias", "rows"},
+      {"model.layers.3.self_attn.k_proj.bias", "rows"},
+      {"model.layers.3.self_attn.v_proj.bias", "rows"},
+      {"model.layers.3.self_attn.o_proj.weight", "columns"},
+      {"model.layers.3.self_attn.o_proj.bias", "whole"},
+      {"model.layers.3.self_attn.q_norm.weight", "whole"},
+      {"model.layers.3.mlp.gate_proj.weight", "rows"},
+      {"model.layers.3.mlp.up_proj.weight", "rows"},
+      {"model.layers.3.mlp.gate_proj.bias", "rows"},
+      {"model.layers.3.mlp.up_proj.bias", "rows"},
+      {"model.layers.3.mlp.down_proj.weight", "columns"},
+      {"model.layers.3.mlp.down_proj.bias", "whole"},
+      {"model.layers.3.post_attention_layernorm.weight", "whole"},
+  };
+  const std::map<std::string, std::string> kind_of_boxes = {
+      {"[0:1, 0:2] [1:2, 0:2]", "rows"},
+      {"[0:2, 0:1] [0:2, 1:2]", "columns"},
+      {"[0:2, 0:2] [0:2, 0:2]", "whole"},
+  };
+  for (const auto& [name, kind] : expected) {
+    EXPECT_EQ(kind_of_boxes.at(boxes_of({name, DType::f32, {2, 2}}, "tp=2")), kind) << name;
+  }
+}
+
+// -- Every small world ----------------------------------------------------------------------------
+
+using Rows = std::vector<std::int64_t>;
+
+// The chunks that torch.chunk gives, by walking: full chunks until the rows run out.
+Rows naive_chunk(const Rows& rows, int count, int index) {
+  const std::size_t parts = static_cast<std::size_t>(count);
+  const std::size_t size = (rows.size() + parts - 1) / parts;
+  Rows chunk;
+  std::size_t at = 0;
+  for (int i = 0; i <= index; ++i) {
+    chunk.clear();
+    while (chunk.size() < size && at < rows.size()) chunk.push_back(rows[at++]);
+  }
+  return chunk;
+}
+
+// The flat elements of the shard whose kept rows of each dimension are `kept`, in order.
+Rows flat_elements(const std::vector<Rows>& kept, const Extents& shape) {
+  Rows elements = {0};
+  for (std::size_t d = 0; d < kept.size(); ++d) {
+    Rows next;
+    for (const std::int64_t base : elements) {
+      for (const std::int64_t i : kept[d]) next.push_back(base * shape[d] + i);
+    }
+    elements = std::move(next);
+  }
+  return elements;
+}
+
+struct World {
+  std::vector<std::pair<std::string, int>> axes;
+  std::string text() const {
+    std::string text;
+    for (const auto& [name, size] : axes) {
+      text += (text.empty() ? "" : ",") + name + "=" + std::to_string(size);
+    }
+    return text;
+  }
+  int size(const std::string& axis) const {
+    for (const auto& [name, size] : axes) {
+      if (name == axis) return size;
+    }
+    return 1;
+  }
+  int coordinate(const std::string& axis, int rank) const {
+    for (auto at = axes.rbegin(); at != axes.rend(); ++at) {
+      if (at->first == axis) return rank % at->second;
+      rank /= at->second;
+    }
+    return 0;
+  }
+};
+
+Rows expected_elements(const World& world, int rank, const Extents& shape, int tp_dim) {
+  std::vector<Rows> kept;
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    Rows rows;
+    for (std::int64_t i = 0; i < shape[d]; ++i) rows.push_back(i);
+    if (static_cast<int>(d) == tp_dim) {
+      rows = naive_chunk(rows, world.size("tp"), world.coordinate("tp", rank));
+    }
+    if (d == 0) rows = naive_chunk(rows, world.size("fsdp"), world.coordinate("fsdp", rank));
+    kept.push_back(rows);
+  }
+  return flat_elements(kept, shape);
+}
+
+// The elements that a layout puts on a rank, in the order of their places in the parameter; checks
+// that the parameter is exactly they.
+Rows laid_elements(const Layout& layout, int rank, int tensor) {
+  const Extents& shape = layout.tensors[static_cast<std::size_t>(tensor)].shape;
+  std::map<std::int64_t, std::int64_t> element_of_place;
+  for (const PlacedPiece& placed : pieces(layout, rank, tensor)) {
+    EXPECT_EQ(placed.parameter, tensor);
+    const auto& [box, view] = placed.piece;
+    std::vector<Rows> kept, local;
+    for (int d = 0; d < box.shape.size(); ++d) {
+      kept.emplace_back();
+      for (std::int64_t i = 0; i < box.shape[d]; ++i) kept.back().push_back(box.origin[d] + i);
+    }
+    Rows places = {view.offset};
+    for (int d = 0; d < box.shape.size(); ++d) {
+      Rows next;
+      for (const std::int64_t base : places) {
+        for (std::int64_t i = 0; i < box.shape[d]; ++i) next.push_back(base + i * view.strides[d]);
+      }
+      places = std::move(next);
+    }
+    const Rows elements = flat_elements(kept, shape);
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      EXPECT_TRUE(element_of_place.emplace(places[i], elements[i]).second);
+    }
+  }
+  Rows elements;
+  for (const auto& [place, element] : element_of_place) {
+    EXPECT_EQ(place, static_cast<std::int64_t>(elements.size()));
+    elements.push_back(element);
+  }
+  const Shape& local = local_shape(layout, rank, tensor);
+  EXPECT_EQ(storage_elements(local, local_strides(layout, rank, tensor)),
+            static_cast<std::int64_t>(elements.size()));
+  EXPECT_EQ(local_strides(layout, rank, tensor), contiguous_strides(local));
+  return elements;
+}
+
+std::vector<World> small_worlds() {
+  std::vector<World> worlds;
+  std::vector<std::string> names = {"dp_replicate", "fsdp", "tp"};
+  do {
+    for (int a = 1; a <= 3; ++a) {
+      for (int b = 1; b <= 3; ++b) {
+        for (int c = 1; c <= 3; ++c)
+          worlds.push_back({{{names[0], a}, {names[1], b}, {names[2], c}}});
+      }
+    }
+  } while (std::next_permutation(names.begin(), names.end()));
+  return worlds;
+}
+
+TEST(Shard, every_small_world_equals_the_walk_through_its_elements) {
+  const std::vector<std::pair<std::string, int>> kNames = {
+      {"model.norm.weight", -1}, {"lm_head.weight", 0}, {"layers.0.mlp.down_proj.weight", 1}};
+  std::vector<TensorInfo> tensors;
+  std::vector<int> tp_dims;
+  for (const auto& [name, tp_dim] : kNames) {
+    std::vector<Extents> shapes = {{}};
+    for (std::int64_t a = 0; a <= 7; ++a) shapes.push_back({a});
+    for (std::int64_t a = 0; a <= 7; a += 3) {
+      for (std::int64_t b = 0; b <= 7; ++b) shapes.push_back({b, a});
+      for (std::int64_t b = 0; b <= 4; ++b) shapes.push_back({a, b, 2});
+    }
+    for (const Extents& shape : shapes) {
+      const std::string prefix = "t" + std::to_string(tensors.size()) + ".";
+      tensors.push_back({prefix + name, DType::bf16, shape});
+      tp_dims.push_back(tp_dim < static_cast<int>(shape.size()) ? tp_dim : -1);
+    }
+  }
+  const Catalog catalog = catalog_of(tensors);
+  for (const World& world : small_worlds()) {
+    SCOPED_TRACE(world.text());
+    const Layout layout = shard(catalog, parse_spec(world.text()));
+    check(layout);
+    ASSERT_EQ(layout.replica_of_rank,
+              std::vector<int>(static_cast<std::size_t>(layout.rank_count)));
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      std::map<std::int64_t, int> count_of_element;
+      for (int rank = 0; rank < layout.rank_count; ++rank) {
+        const Rows elements = laid_elements(layout, rank, static_cast<int>(t));
+        ASSERT_EQ(elements, expected_elements(world, rank, tensors[t].shape, tp_dims[t]));
+        for (const std::int64_t element : elements) ++count_of_element[element];
+      }
+      int copies = world.size("dp_replicate");
+      if (tp_dims[t] < 0) copies *= world.size("tp");
+      if (tensors[t].shape.empty()) copies *= world.size("fsdp");
+      for (const auto& [element, count] : count_of_element) ASSERT_EQ(count, copies);
+      ASSERT_EQ(static_cast<std::int64_t>(count_of_element.size()), element_count(tensors[t]));
+    }
+  }
+}
+
+// -- Size, text, errors ---------------------------------------------------------------------------
+
+Catalog deep_catalog(int layers) {
+  std::vector<TensorInfo> tensors = {{"model.embed_tokens.weight", DType::bf16, {101, 40}}};
+  for (int layer = 0; layer < layers; ++layer) {
+    const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+    tensors.push_back({prefix + "input_layernorm.weight", DType::bf16, {40}});
+    tensors.push_back({prefix + "self_attn.q_proj.weight", DType::bf16, {48, 40}});
+    tensors.push_back({prefix + "self_attn.k_proj.weight", DType::bf16, {24, 40}});
+    tensors.push_back({prefix + "self_attn.v_proj.weight", DType::bf16, {24, 40}});
+    tensors.push_back({prefix + "self_attn.o_proj.weight", DType::bf16, {40, 48}});
+  }
+  return catalog_of(std::move(tensors));
+}
+
+TEST(Shard, geometry_does_not_grow_with_names) {
+  const Layout few = shard(deep_catalog(1), parse_spec("fsdp=4,tp=2"));
+  const Layout many = shard(deep_catalog(1000), parse_spec("fsdp=4,tp=2"));
+  EXPECT_EQ(many.instances.size(), 5001U);
+  EXPECT_EQ(few.classes.size(), 5U);
+  EXPECT_EQ(few.bindings.size(), 2U);
+  EXPECT_EQ(many.classes, few.classes);
+  EXPECT_EQ(many.bindings, few.bindings);
+  EXPECT_EQ(many.parameter_classes, few.parameter_classes);
+}
+
+std::string file_text(const std::string& name) {
+  std::ifstream file(CROSSMESH_TEST_DATA "/" + name);
+  EXPECT_TRUE(file) << name;
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+TEST(Shard, explains_itself) {
+  EXPECT_EQ(explain(shard(deep_catalog(1), parse_spec("fsdp=3,tp=2"))),
+            file_text("explain_shard.txt"));
+}
+
+std::string refusal_of(const TensorInfo& tensor, const std::string& trainer) {
+  try {
+    shard(catalog_of({tensor}), parse_spec(trainer));
+  } catch (const Error& error) {
+    return std::string(name_of(error.code())) + ": " + error.text();
+  }
+  return "accepted";
+}
+
+TEST(Shard, what_trainers_do_not_have_is_refused) {
+  const TensorInfo tensor = {"w", DType::f32, {4}};
+  EXPECT_EQ(refusal_of(tensor, "fsdp=2,replicas=2"),
+            "invalid_argument: read trainer mesh: an axis is not known\n"
+            "  spec  fsdp=2,replicas=2\n"
+            "  axis  replicas\n"
+            "  known  dp_replicate, fsdp, tp");
+  EXPECT_EQ(refusal_of(tensor, "fsdp=2,zero"),
+            "invalid_argument: read trainer mesh: no option is known\n"
+            "  spec  fsdp=2,zero\n"
+            "  option  zero");
+  EXPECT_EQ(refusal_of(tensor, "fsdp=0"),
+            "invalid_argument: read spec: a size is not a number in its range\n"
+            "  spec  fsdp=0\n"
+            "  axis  fsdp\n"
+            "  size  0\n"
+            "  range  1 to 1000000");
+}
+
+TEST(Shard, a_cut_inside_a_byte_is_refused) {
+  EXPECT_EQ(refusal_of({"w", DType::f4, {6, 2}}, "fsdp=4"), "accepted");
+  EXPECT_EQ(refusal_of({"w", DType::f4, {6, 3}}, "fsdp=3"), "accepted");
+  EXPECT_EQ(refusal_of({"w", DType::f4, {6, 3}}, "fsdp=2"),
+            "unsupported: shard: a cut falls inside a byte\n"
+            "  dtype  F4\n"
+            "  shape  [6, 3]\n"
+            "  box  [0:3, 0:3]\n"
+            "  tensor  w");
+  EXPECT_EQ(refusal_of({"mlp.down_proj.weight", DType::f4, {4, 6}}, "tp=2"),
+            "unsupported: shard: a cut falls inside a byte\n"
+            "  dtype  F4\n"
+            "  shape  [4, 6]\n"
+            "  box  [0:4, 0:3]\n"
+            "  tensor  mlp.down_proj.weight");
+}
+
+TEST(Shard, a_tensor_with_too_many_dimensions_is_refused) {
+  EXPECT_EQ(refusal_of({"w", DType::f32, {1, 1, 1, 1, 1, 1, 1, 1, 1}}, "fsdp=2"),
+            "unsupported: lay out: a tensor has too many dimensions\n"
+            "  dimensions  9\n"
+            "  limit  8\n"
+            "  tensor  w");
+}
+
+}  // namespace
+}  // namespace crossmesh
