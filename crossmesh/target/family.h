@@ -14,29 +14,9 @@
 #include "crossmesh/catalog/catalog.h"
 #include "crossmesh/layout/layout.h"
 #include "crossmesh/layout/spec.h"
+#include "crossmesh/target/config.h"
 
 namespace crossmesh {
-
-// The facts of a Hugging Face config.json that the rules use.
-struct ModelConfig {
-  std::string architecture;  // `Qwen3ForCausalLM`
-  std::string model_type;    // `qwen3`
-  DType dtype = DType::bf16;
-  std::int64_t hidden = 0;
-  std::int64_t intermediate = 0;
-  std::int64_t layers = 0;
-  std::int64_t heads = 0;
-  std::int64_t kv_heads = 0;
-  std::int64_t head_size = 0;
-  std::int64_t vocab = 0;
-  bool tied_embeddings = false;
-  bool attention_bias = false;
-  bool mlp_bias = false;
-};
-
-// Throws: corrupt_file when the text is not a config, unsupported (naming the model_type, and the
-// ones that are known) for another family, or a quantised config, mismatch on impossible numbers.
-ModelConfig parse_config(std::string_view json_text);
 
 // How tensor parallelism cuts a tensor.
 enum class Cut : std::uint8_t {
@@ -56,15 +36,17 @@ enum class When : std::uint8_t { always, attention_bias, mlp_bias, tied, untied 
 
 struct Rule {
   std::string_view tensor;     // name in the checkpoint; `{}` is the layer number
-  std::string_view parameter;  // name in the engine; rules with equal names fuse in table order
-  std::vector<Extent> shape;
+  std::string_view parameter;  // name in the engine; rules with equal names fuse on dimension 0, in
+                               // table order. Empty: the engine has no place for the tensor.
+  std::vector<Extent> shape;   // of the tensor
   Cut cut = Cut::replicate;
   When when = When::always;
+  std::string_view shares = {};  // the parameter whose storage this one is; then it takes no tensor
 };
 
 struct Family {
   std::string_view model_type;
-  std::vector<Rule> rules;
+  std::vector<Rule> rules;  // in checkpoint order; neighbours with `{}` repeat together, by layer
 };
 
 // The families that crossmesh knows: llama, mistral, qwen2, qwen3.
@@ -78,10 +60,14 @@ struct EngineOptions {
   std::optional<DType> parameter_dtype;  // config.dtype when not given
 };
 
-// The layout of the serving side: `replicas` independent instances, each cut by `tp`; rank =
-// replica * tp + tp coordinate when written `replicas=R,tp=T` (else in the order written).
+// The layout of the serving side: `replicas` independent instances, each cut by `tp`; a rank's
+// number is its coordinates read in the order written.
+//
+// Requires: `config` comes from parse_config, or keeps to its bounds.
+// Ensures: on each rank, the pieces and fills of a parameter's tensors cover it exactly once.
 // Throws: invalid_argument: an axis that engines do not have; mismatch naming the axis, the extent
-// and both numbers where tp does not divide heads, KV heads (or they it) or the intermediate size.
+// and both numbers where tp does not divide heads, KV heads (or they it), the intermediate size or
+// the padded vocabulary.
 // Source: fused parameters, KV replication and vocabulary padding as vLLM 0.32 lays them.
 Layout lay_out(const Family& family, const ModelConfig& config, const Spec& engine,
                const EngineOptions& options = {});

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crossmesh/target/family.h"
+
+#include <gtest/gtest.h>
+
+#include "crossmesh/base/error.h"
+
+namespace crossmesh {
+namespace {
+
+ModelConfig tiny_config(std::string model_type) {
+  ModelConfig config;
+  config.model_type = std::move(model_type);
+  config.hidden = 6;
+  config.intermediate = 7;
+  config.layers = 1;
+  config.heads = 2;
+  config.kv_heads = 1;
+  config.head_size = 5;
+  config.vocab = 9;
+  return config;
+}
+
+std::string listing_of(const ModelConfig& config) {
+  Catalog catalog;
+  catalog.tensors = tensors_of(family_of(config), config);
+  return explain(catalog);
+}
+
+TEST(Family, an_unknown_model_type_is_refused) {
+  try {
+    family_of(tiny_config("mamba2"));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::unsupported);
+    EXPECT_EQ(error.text(), "find family: the family is not known\n  model_type  mamba2");
+  }
+}
+
+TEST(Family, llama_has_biases_where_the_config_says) {
+  ModelConfig config = tiny_config("llama");
+  EXPECT_EQ(listing_of(config),
+            "model.embed_tokens.weight  BF16  [9, 6]\n"
+            "model.layers.0.input_layernorm.weight  BF16  [6]\n"
+            "model.layers.0.self_attn.q_proj.weight  BF16  [10, 6]\n"
+            "model.layers.0.self_attn.k_proj.weight  BF16  [5, 6]\n"
+            "model.layers.0.self_attn.v_proj.weight  BF16  [5, 6]\n"
+            "model.layers.0.self_attn.o_proj.weight  BF16  [6, 10]\n"
+            "model.layers.0.post_attention_layernorm.weight  BF16  [6]\n"
+            "model.layers.0.mlp.gate_proj.weight  BF16  [7, 6]\n"
+            "model.layers.0.mlp.up_proj.weight  BF16  [7, 6]\n"
+            "model.layers.0.mlp.down_proj.weight  BF16  [6, 7]\n"
+            "model.norm.weight  BF16  [6]\n"
+            "lm_head.weight  BF16  [9, 6]\n"
+            "12 tensors, 432 elements, 864 bytes\n");
+  config.attention_bias = config.mlp_bias = true;
+  EXPECT_EQ(listing_of(config),
+            "model.embed_tokens.weight  BF16  [9, 6]\n"
+            "model.layers.0.input_layernorm.weight  BF16  [6]\n"
+            "model.layers.0.self_attn.q_proj.weight  BF16  [10, 6]\n"
+            "model.layers.0.self_attn.k_proj.weight  BF16  [5, 6]\n"
+            "model.layers.0.self_attn.v_proj.weight  BF16  [5, 6]\n"
+            "model.layers.0.self_attn.q_proj.bias  BF16  [10]\n"
+            "model.layers.0.self_attn.k_proj.bias  BF16  [5]\n"
+            "model.layers.0.self_attn.v_proj.bias  BF16  [5]\n"
+            "model.layers.0.self_attn.o_proj.weight  BF16  [6, 10]\n"
+            "model.layers.0.self_attn.o_proj.bias  BF16  [6]\n"
+            "model.layers.0.post_attention_layernorm.weight  BF16  [6]\n"
+            "model.layers.0.mlp.gate_proj.weight  BF16  [7, 6]\n"
+            "model.layers.0.mlp.up_proj.weight  BF16  [7, 6]\n"
+            "model.layers.0.mlp.gate_proj.bias  BF16  [7]\n"
+            "model.layers.0.mlp.up_proj.bias  BF16  [7]\n"
+            "model.layers.0.mlp.down_proj.weight  BF16  [6, 7]\n"
+            "model.layers.0.mlp.down_proj.bias  BF16  [6]\n"
+            "model.norm.weight  BF16  [6]\n"
+            "lm_head.weight  BF16  [9, 6]\n"
+            "19 tensors, 478 elements, 956 bytes\n");
+}
+
+TEST(Family, qwen2_always_has_biases_on_q_k_and_v) {
+  EXPECT_EQ(listing_of(tiny_config("qwen2")),
+            "model.embed_tokens.weight  BF16  [9, 6]\n"
+            "model.layers.0.input_layernorm.weight  BF16  [6]\n"
+            "model.layers.0.self_attn.q_proj.weight  BF16  [10, 6]\n"
+            "model.layers.0.self_attn.k_proj.weight  BF16  [5, 6]\n"
+            "model.layers.0.self_attn.v_proj.weight  BF16  [5, 6]\n"
+            "model.layers.0.self_attn.q_proj.bias  BF16  [10]\n"
+            "model.layers.0.self_attn.k_proj.bias  BF16  [5]\n"
+            "model.layers.0.self_attn.v_proj.bias  BF16  [5]\n"
+            "model.layers.0.self_attn.o_proj.weight  BF16  [6, 10]\n"
+            "model.layers.0.post_attention_layernorm.weight  BF16  [6]\n"
+            "model.layers.0.mlp.gate_proj.weight  BF16  [7, 6]\n"
+            "model.layers.0.mlp.up_proj.weight  BF16  [7, 6]\n"
+            "model.layers.0.mlp.down_proj.weight  BF16  [6, 7]\n"
+            "model.norm.weight  BF16  [6]\n"
+            "lm_head.weight  BF16  [9, 6]\n"
+            "15 tensors, 452 elements, 904 bytes\n");
+}
+
+TEST(Family, qwen3_has_head_norms_and_a_tied_checkpoint_has_no_lm_head) {
+  ModelConfig config = tiny_config("qwen3");
+  config.tied_embeddings = true;
+  EXPECT_EQ(listing_of(config),
+            "model.embed_tokens.weight  BF16  [9, 6]\n"
+            "model.layers.0.input_layernorm.weight  BF16  [6]\n"
+            "model.layers.0.self_attn.q_proj.weight  BF16  [10, 6]\n"
+            "model.layers.0.self_attn.k_proj.weight  BF16  [5, 6]\n"
+            "model.layers.0.self_attn.v_proj.weight  BF16  [5, 6]\n"
+            "model.layers.0.self_attn.q_norm.weight  BF16  [5]\n"
+            "model.layers.0.self_attn.k_norm.weight  BF16  [5]\n"
+            "model.layers.0.self_attn.o_proj.weight  BF16  [6, 10]\n"
+            "model.layers.0.post_attention_layernorm.weight  BF16  [6]\n"
+            "model.layers.0.mlp.gate_proj.weight  BF16  [7, 6]\n"
+            "model.layers.0.mlp.up_proj.weight  BF16  [7, 6]\n"
+            "model.layers.0.mlp.down_proj.weight  BF16  [6, 7]\n"
+            "model.norm.weight  BF16  [6]\n"
+            "13 tensors, 388 elements, 776 bytes\n");
+}
+
+TEST(Family, mistral_has_the_tensors_of_llama) {
+  ModelConfig config = tiny_config("llama");
+  config.layers = 2;
+  const std::string llama = listing_of(config);
+  config.model_type = "mistral";
+  EXPECT_EQ(listing_of(config), llama);
+}
+
+TEST(Family, published_models_have_as_many_tensors_as_their_checkpoints) {
+  ModelConfig config = tiny_config("llama");
+  config.layers = 80;
+  EXPECT_EQ(tensors_of(family_of(config), config).size(), 723U);
+  config = tiny_config("qwen3");
+  config.layers = 28;
+  config.tied_embeddings = true;
+  EXPECT_EQ(tensors_of(family_of(config), config).size(), 310U);
+}
+
+}  // namespace
+}  // namespace crossmesh
