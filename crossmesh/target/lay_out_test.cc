@@ -1,0 +1,463 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "crossmesh/base/error.h"
+#include "crossmesh/target/family.h"
+
+namespace crossmesh {
+namespace {
+
+using Json = nlohmann::json;
+using Elements = std::vector<std::int64_t>;
+
+std::string file_text(const std::string& name) {
+  std::ifstream file(CROSSMESH_TEST_DATA "/" + name);
+  EXPECT_TRUE(file) << name;
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+Layout lay_out_config(const ModelConfig& config, const std::string& engine) {
+  return lay_out(family_of(config), config, parse_spec(engine));
+}
+
+ModelConfig small_config(const std::string& family) {
+  return parse_config(file_text("configs/small-" + family + ".json"));
+}
+
+// What one element of a parameter holds.
+struct Cell {
+  std::string_view tensor;    // `fill` of a constant, empty where nothing was written
+  std::int64_t element = -1;  // of the tensor, or the bits of the constant
+  int writes = 0;
+
+  bool operator==(const Cell&) const = default;
+};
+
+struct ParameterImage {
+  Elements shape;
+  std::vector<Cell> cells;
+
+  bool operator==(const ParameterImage&) const = default;
+};
+
+// Every element of every parameter of one rank.
+using Image = std::map<std::string, ParameterImage>;
+
+// The flat places of a strided region in row-major order of its shape.
+Elements places(std::int64_t offset, const Elements& shape, const Elements& strides) {
+  Elements at = {offset};
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    Elements next;
+    next.reserve(at.size() * static_cast<std::size_t>(shape[d]));
+    for (const std::int64_t base : at) {
+      for (std::int64_t i = 0; i < shape[d]; ++i) next.push_back(base + i * strides[d]);
+    }
+    at = std::move(next);
+  }
+  return at;
+}
+
+Elements row_major(const Elements& shape) {
+  Elements strides(shape.size(), 1);
+  for (std::size_t d = shape.size(); d-- > 1;) strides[d - 1] = strides[d] * shape[d];
+  return strides;
+}
+
+std::int64_t product(const Elements& shape) {
+  std::int64_t all = 1;
+  for (const std::int64_t extent : shape) all *= extent;
+  return all;
+}
+
+Elements list(const DimVector& v) { return {v.begin(), v.end()}; }
+
+void write(ParameterImage& image, const Elements& at, std::string_view tensor,
+           const Elements& values) {
+  ASSERT_EQ(at.size(), values.size());
+  for (std::size_t i = 0; i < at.size(); ++i) {
+    ASSERT_GE(at[i], 0);
+    ASSERT_LT(at[i], static_cast<std::int64_t>(image.cells.size()));
+    Cell& cell = image.cells[static_cast<std::size_t>(at[i])];
+    cell = {tensor, values[i], cell.writes + 1};
+  }
+}
+
+ParameterImage blank(const Elements& shape) {
+  return {shape, std::vector<Cell>(static_cast<std::size_t>(product(shape)))};
+}
+
+// A layout's image. Parameters that share another's storage have no cells of their own.
+Image image_of(const Layout& layout, int rank) {
+  Image image;
+  for (std::size_t p = 0; p < layout.parameters.size(); ++p) {
+    const Parameter& parameter = layout.parameters[p];
+    const int index = static_cast<int>(p);
+    EXPECT_TRUE(has_parameter(layout, rank, index));
+    const Elements shape = list(local_shape(layout, rank, index));
+    EXPECT_EQ(list(local_strides(layout, rank, index)), row_major(shape));
+    if (parameter.storage != index) continue;
+    ParameterImage& one = image[parameter.name] = blank(shape);
+    const int role = layout.bindings[static_cast<std::size_t>(parameter.binding)]
+                         .role_of_rank[static_cast<std::size_t>(rank)];
+    const auto& parameter_class =
+        layout.parameter_classes[static_cast<std::size_t>(parameter.parameter_class)];
+    for (const Reserve& reserve : parameter_class.reserves) {
+      EXPECT_EQ(reserve.kind, Reserve::Kind::fill);
+      if (reserve.role != role) continue;
+      const Elements at = places(reserve.region.view.offset, list(reserve.region.shape),
+                                 list(reserve.region.view.strides));
+      write(one, at, "fill", Elements(at.size(), static_cast<std::int64_t>(reserve.value_bits)));
+    }
+  }
+  for (std::size_t t = 0; t < layout.tensors.size(); ++t) {
+    const TensorInfo& tensor = layout.tensors[t];
+    for (const PlacedPiece& placed : pieces(layout, rank, static_cast<int>(t))) {
+      const Elements strides = row_major(tensor.shape);
+      std::int64_t first = 0;
+      for (std::size_t d = 0; d < strides.size(); ++d) {
+        first += placed.piece.box.origin[static_cast<int>(d)] * strides[d];
+      }
+      const Elements shape = list(placed.piece.box.shape);
+      write(image[layout.parameters[static_cast<std::size_t>(placed.parameter)].name],
+            places(placed.piece.view.offset, shape, list(placed.piece.view.strides)), tensor.name,
+            places(first, shape, strides));
+    }
+  }
+  return image;
+}
+
+// The first difference of two images; empty when they are equal.
+std::string difference(const Image& native, const Image& recorded) {
+  for (const auto& [name, one] : native) {
+    const auto other = recorded.find(name);
+    if (other == recorded.end()) return name + " is not recorded";
+    if (one.shape != other->second.shape) return name + " has another shape";
+    for (std::size_t i = 0; i < one.cells.size(); ++i) {
+      const Cell& a = one.cells[i];
+      const Cell& b = other->second.cells[i];
+      if (a == b) continue;
+      std::ostringstream text;
+      text << name << " element " << i << ": native " << a.tensor << '[' << a.element << "] x"
+           << a.writes << ", recorded " << b.tensor << '[' << b.element << "] x" << b.writes;
+      return text.str();
+    }
+  }
+  for (const auto& [name, one] : recorded) {
+    if (!native.contains(name)) return name + " is missing";
+  }
+  return "";
+}
+
+// -- Recorded layouts
+// ------------------------------------------------------------------------------
+
+// The source elements that a recorded chain selects, in order. Recorded chains of these families
+// are empty, or narrow one dimension.
+Elements evaluate(const Json& chain, Elements shape) {
+  const Elements strides = row_major(shape);
+  std::int64_t offset = 0;
+  for (const Json& step : chain) {
+    EXPECT_EQ(step.at(0), "narrow");
+    EXPECT_EQ(step.at(2), Json::object());
+    const auto dim = step.at(1).at(0).get<std::size_t>();
+    const auto start = step.at(1).at(1).get<std::int64_t>();
+    const auto length = step.at(1).at(2).get<std::int64_t>();
+    EXPECT_LE(start + length, shape.at(dim));
+    offset += start * strides.at(dim);
+    shape.at(dim) = length;
+  }
+  return places(offset, shape, strides);
+}
+
+// Parameter shapes come with the scatters, and fills have none: scatters are read first.
+Image recorded_image(const std::vector<Json>& lines) {
+  Image image;
+  for (const Json& line : lines) {
+    if (line.at("kind") != "scatter") continue;
+    ParameterImage& one = image[line.at("parameter")];
+    const Elements shape = line.at("parameter_shape");
+    if (one.shape.empty()) one = blank(shape);
+    EXPECT_EQ(one.shape, shape);
+    EXPECT_EQ(line.at("dtype"), "bfloat16");
+    write(one, places(line.at("offset"), line.at("shape"), line.at("strides")),
+          line.at("source").get_ref<const std::string&>(),
+          evaluate(line.at("chain"), line.at("source_shape")));
+  }
+  for (const Json& line : lines) {
+    if (line.at("kind") != "fill") continue;
+    EXPECT_EQ(line.at("value"), 0);
+    const Elements at = places(line.at("offset"), line.at("shape"), line.at("strides"));
+    write(image.at(line.at("parameter")), at, "fill", Elements(at.size(), 0));
+  }
+  return image;
+}
+
+TEST(LayOut, native_layouts_equal_the_recorded_ones) {
+  std::istringstream file(file_text("golden_layouts.jsonl"));
+  const Json configs = Json::parse(file_text("golden_configs.json"));
+  std::map<std::tuple<std::string, int, int>, std::vector<Json>> lines_of_rank;
+  for (std::string text; std::getline(file, text);) {
+    const Json line = Json::parse(text);
+    const std::string model =
+        line.at("family").get<std::string>() + "/" + std::to_string(line.at("vocab").get<int>());
+    lines_of_rank[{model, line.at("tp"), line.at("rank")}].push_back(line);
+  }
+  ASSERT_EQ(lines_of_rank.size(), 4U * (1 + 2 + 4));
+  for (const auto& [key, lines] : lines_of_rank) {
+    const auto& [model, tp, rank] = key;
+    const Layout layout =
+        lay_out_config(parse_config(configs.at(model).dump()), "tp=" + std::to_string(tp));
+    EXPECT_EQ(layout.rank_count, tp);
+    EXPECT_EQ(difference(image_of(layout, rank), recorded_image(lines)), "")
+        << model << " tp " << tp << " rank " << rank;
+  }
+}
+
+// -- Every element --------------------------------------------------------------------------------
+
+// How often each element of a tensor lies on one instance of `tp` ranks, by the tensor's name.
+int expected_copies(const std::string& name, const ModelConfig& config, int tp) {
+  const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
+  if (has("k_proj") || has("v_proj")) return std::max(1, tp / static_cast<int>(config.kv_heads));
+  if (has("norm") || has("o_proj.bias") || has("down_proj.bias")) return tp;
+  return 1;
+}
+
+void expect_each_element_once(const ModelConfig& config, const std::string& engine, int tp) {
+  SCOPED_TRACE(config.model_type + " " + engine);
+  const Layout layout = lay_out_config(config, engine);
+  check(layout);
+  std::map<int, std::map<std::string_view, std::map<std::int64_t, int>>> copies_of_replica;
+  for (int rank = 0; rank < layout.rank_count; ++rank) {
+    const int replica = layout.replica_of_rank[static_cast<std::size_t>(rank)];
+    const Image image = image_of(layout, rank);
+    for (const auto& [name, parameter] : image) {
+      for (const Cell& cell : parameter.cells) {
+        ASSERT_EQ(cell.writes, 1) << name;
+        if (cell.tensor == "fill") continue;
+        // The names belong to the layout, which outlives the image.
+        ++copies_of_replica[replica][cell.tensor][cell.element];
+      }
+    }
+  }
+  ASSERT_EQ(static_cast<int>(copies_of_replica.size()) * tp, layout.rank_count);
+  for (const auto& [replica, copies] : copies_of_replica) {
+    ASSERT_EQ(copies.size(), layout.tensors.size());
+    for (const TensorInfo& tensor : layout.tensors) {
+      const auto& of_tensor = copies.at(tensor.name);
+      ASSERT_EQ(static_cast<std::int64_t>(of_tensor.size()), product(tensor.shape));
+      for (const auto& [element, count] : of_tensor) {
+        ASSERT_EQ(count, expected_copies(tensor.name, config, tp)) << tensor.name << element;
+      }
+    }
+  }
+}
+
+TEST(LayOut, every_element_lies_on_every_replica_as_often_as_its_rule_says) {
+  for (const char* family : {"llama", "mistral", "qwen2", "qwen3"}) {
+    const ModelConfig config = small_config(family);
+    for (const char* tp : {"1", "2", "4"}) {
+      const std::string axis = std::string("tp=") + tp;
+      for (const std::string& engine : {axis, "replicas=2," + axis, axis + ",replicas=3"}) {
+        expect_each_element_once(config, engine, std::stoi(tp));
+      }
+    }
+  }
+}
+
+TEST(LayOut, rank_numbers_follow_the_order_of_the_axes) {
+  const ModelConfig config = small_config("llama");
+  EXPECT_EQ(lay_out_config(config, "replicas=2,tp=2").replica_of_rank,
+            (std::vector<int>{0, 0, 1, 1}));
+  const Layout layout = lay_out_config(config, "tp=2,replicas=2");
+  EXPECT_EQ(layout.replica_of_rank, (std::vector<int>{0, 1, 0, 1}));
+  EXPECT_EQ(image_of(layout, 0), image_of(layout, 1));
+  EXPECT_EQ(image_of(layout, 2), image_of(layout, 3));
+  EXPECT_NE(image_of(layout, 1), image_of(layout, 2));
+}
+
+// -- Worked values --------------------------------------------------------------------------------
+
+// `parameter rows <- tensor rows`, one line a run, of one rank's parameter.
+std::string rows_of(const Layout& layout, int rank, const std::string& parameter) {
+  const Image image = image_of(layout, rank);
+  const ParameterImage& one = image.at(parameter);
+  const std::int64_t width = product(one.shape) / one.shape[0];
+  std::ostringstream text;
+  for (std::int64_t row = 0; row < one.shape[0];) {
+    const Cell& first = one.cells[static_cast<std::size_t>(row * width)];
+    std::int64_t end = row + 1;
+    const auto follows = [&](std::int64_t r) {
+      const Cell& cell = one.cells[static_cast<std::size_t>(r * width)];
+      return cell.tensor == first.tensor &&
+             (cell.tensor == "fill" || cell.element == first.element + (r - row) * width);
+    };
+    while (end < one.shape[0] && follows(end)) ++end;
+    text << row << '-' << end - 1 << " <- ";
+    if (first.tensor == "fill") {
+      text << "fill " << first.element << '\n';
+    } else {
+      text << first.tensor << ' ' << first.element / width << '-'
+           << first.element / width + end - 1 - row << '\n';
+    }
+    row = end;
+  }
+  return text.str();
+}
+
+ModelConfig worked_config() {
+  ModelConfig config;
+  config.model_type = "llama";
+  config.hidden = 64;
+  config.intermediate = 24;
+  config.layers = 1;
+  config.heads = 8;
+  config.kv_heads = 2;
+  config.head_size = 16;
+  config.vocab = 100;
+  return config;
+}
+
+TEST(LayOut, fused_q_k_and_v_repeat_kv_heads_past_their_number) {
+  EXPECT_EQ(rows_of(lay_out_config(worked_config(), "tp=4"), 3,
+                    "model.layers.0.self_attn.qkv_proj.weight"),
+            "0-31 <- model.layers.0.self_attn.q_proj.weight 96-127\n"
+            "32-47 <- model.layers.0.self_attn.k_proj.weight 16-31\n"
+            "48-63 <- model.layers.0.self_attn.v_proj.weight 16-31\n");
+}
+
+TEST(LayOut, fused_gate_and_up_take_the_same_rows_of_each) {
+  EXPECT_EQ(
+      rows_of(lay_out_config(worked_config(), "tp=2"), 1, "model.layers.0.mlp.gate_up_proj.weight"),
+      "0-11 <- model.layers.0.mlp.gate_proj.weight 12-23\n"
+      "12-23 <- model.layers.0.mlp.up_proj.weight 12-23\n");
+}
+
+TEST(LayOut, the_vocabulary_is_padded_to_64_and_split) {
+  const Layout layout = lay_out_config(worked_config(), "tp=2");
+  for (const std::string name : {"model.embed_tokens.weight", "lm_head.weight"}) {
+    EXPECT_EQ(rows_of(layout, 0, name), "0-63 <- " + name + " 0-63\n");
+    EXPECT_EQ(rows_of(layout, 1, name), "0-35 <- " + name + " 64-99\n36-63 <- fill 0\n");
+  }
+  EXPECT_EQ(rows_of(lay_out_config(worked_config(), "tp=8"), 7, "lm_head.weight"),
+            "0-15 <- fill 0\n");
+  ModelConfig config = worked_config();
+  config.vocab = 65;
+  EXPECT_EQ(rows_of(lay_out_config(config, "tp=1"), 0, "lm_head.weight"),
+            "0-64 <- lm_head.weight 0-64\n65-127 <- fill 0\n");
+}
+
+// -- Tied names, unused tensors, dtypes
+// -------------------------------------------------------------
+
+TEST(LayOut, a_tied_lm_head_is_a_second_name_on_the_embedding) {
+  const Layout layout = lay_out_config(small_config("qwen3"), "tp=2");
+  ASSERT_EQ(layout.parameters.front().name, "model.embed_tokens.weight");
+  const Parameter& twin = layout.parameters.back();
+  EXPECT_EQ(twin.name, "lm_head.weight");
+  EXPECT_EQ(twin.storage, 0);
+  const int index = static_cast<int>(layout.parameters.size()) - 1;
+  EXPECT_EQ(local_shape(layout, 1, index), local_shape(layout, 1, 0));
+  EXPECT_EQ(layout.unused,
+            (std::vector<Unused>{
+                {"lm_head.weight", "tied: the engine reads it from model.embed_tokens.weight"}}));
+}
+
+TEST(LayOut, a_bias_that_the_engine_lacks_is_unused) {
+  ModelConfig config = small_config("qwen3");
+  config.tied_embeddings = false;
+  config.attention_bias = true;
+  config.layers = 1;
+  const Layout layout = lay_out_config(config, "tp=2");
+  EXPECT_EQ(layout.unused, (std::vector<Unused>{{"model.layers.0.self_attn.o_proj.bias",
+                                                 "the engine has no parameter for it"}}));
+  EXPECT_EQ(layout.tensors.size() + 1, tensors_of(family_of(config), config).size());
+}
+
+TEST(LayOut, parameters_take_the_dtype_that_is_asked_for) {
+  const ModelConfig config = small_config("llama");
+  for (const DType dtype : {DType::f16, config.dtype}) {
+    EngineOptions options;
+    if (dtype != config.dtype) options.parameter_dtype = dtype;
+    const Layout layout = lay_out(family_of(config), config, parse_spec("tp=2"), options);
+    for (const TensorInfo& tensor : layout.tensors) EXPECT_EQ(tensor.dtype, dtype);
+    for (const LayoutClass& c : layout.classes) EXPECT_EQ(c.dtype, dtype);
+    for (const ParameterClass& c : layout.parameter_classes) EXPECT_EQ(c.dtype, dtype);
+  }
+}
+
+TEST(LayOut, geometry_does_not_grow_with_layers) {
+  ModelConfig config = parse_config(file_text("configs/llama-3.1-70b.json"));
+  const Layout layout = lay_out_config(config, "replicas=4,tp=8");
+  EXPECT_EQ(layout.parameters.size(), 483U);
+  EXPECT_EQ(layout.tensors.size(), 723U);
+  config.layers = 800;
+  const Layout deep = lay_out_config(config, "replicas=4,tp=8");
+  EXPECT_EQ(deep.parameters.size(), 4803U);
+  EXPECT_EQ(deep.classes, layout.classes);
+  EXPECT_EQ(deep.bindings, layout.bindings);
+  EXPECT_EQ(deep.parameter_classes, layout.parameter_classes);
+}
+
+// -- Errors and text ------------------------------------------------------------------------------
+
+std::string refusal_of(const ModelConfig& config, const std::string& engine) {
+  try {
+    lay_out_config(config, engine);
+  } catch (const Error& error) {
+    return std::string(name_of(error.code())) + ": " + error.text();
+  }
+  return "accepted";
+}
+
+TEST(LayOut, extents_that_tp_does_not_divide_are_refused) {
+  ModelConfig config = worked_config();
+  config.vocab = 192;
+  EXPECT_EQ(refusal_of(config, "tp=3"),
+            "mismatch: lay out: tp does not divide an extent\n"
+            "  axis  tp=3\n  extent  num_attention_heads=8");
+  config.heads = 12;
+  config.kv_heads = 6;
+  EXPECT_EQ(refusal_of(config, "replicas=2,tp=4"),
+            "mismatch: lay out: tp does not divide an extent\n"
+            "  axis  tp=4\n  extent  num_key_value_heads=6");
+  EXPECT_EQ(refusal_of(config, "tp=12"), "accepted");
+  config.heads = 9;
+  config.kv_heads = 3;
+  config.vocab = 576;
+  EXPECT_EQ(refusal_of(config, "tp=9"),
+            "mismatch: lay out: tp does not divide an extent\n"
+            "  axis  tp=9\n  extent  intermediate_size=24");
+  config.heads = 12;
+  config.kv_heads = 3;
+  EXPECT_EQ(refusal_of(config, "tp=4"),
+            "mismatch: lay out: the KV heads do not divide tp\n"
+            "  axis  tp=4\n  extent  num_key_value_heads=3");
+  config.vocab = 100;
+  EXPECT_EQ(refusal_of(config, "tp=3"),
+            "mismatch: lay out: tp does not divide an extent\n"
+            "  axis  tp=3\n  extent  padded vocab_size=128");
+}
+
+TEST(LayOut, axes_that_engines_do_not_have_are_refused) {
+  EXPECT_EQ(refusal_of(worked_config(), "fsdp=2,tp=2"),
+            "invalid_argument: read engine mesh: an axis is not known\n"
+            "  spec  fsdp=2,tp=2\n  axis  fsdp\n  known  replicas, tp");
+}
+
+TEST(LayOut, explains_itself) {
+  ModelConfig config = worked_config();
+  config.tied_embeddings = true;
+  EXPECT_EQ(explain(lay_out_config(config, "replicas=2,tp=4")), file_text("explain_lay_out.txt"));
+}
+
+}  // namespace
+}  // namespace crossmesh
