@@ -33,6 +33,18 @@ namespace crossmesh::conformance {
 
 enum class Way { inproc_threads, shm_threads, shm_processes };
 
+inline std::string name_of(Way way) {
+  switch (way) {
+    case Way::inproc_threads:
+      return "inproc_threads";
+    case Way::shm_threads:
+      return "shm_threads";
+    case Way::shm_processes:
+      return "shm_processes";
+  }
+  return "";
+}
+
 inline constexpr std::chrono::seconds kPatience{30};
 inline const std::string kSession = "0123456789abcdef0123456789abcdef";
 
@@ -123,7 +135,12 @@ class Rank {
     pollfd ready{line(peer), POLLIN, 0};
     return ::poll(&ready, 1, 0) == 1;
   }
-  // Every rank waits for every other.
+  // Waits until the peer does so too.
+  void meet(int peer) {
+    tell(peer, "meet");
+    check_equal(hear(peer), "meet");
+  }
+  // Every rank waits for every other. It ends most tests: who goes is lost to the others.
   void meet() {
     for (int peer = 0; peer < count_; ++peer) {
       if (peer != number_) tell(peer, "meet");

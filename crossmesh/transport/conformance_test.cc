@@ -18,21 +18,9 @@ class Conformance : public testing::TestWithParam<Way> {
   void run(int count, const Body& body) { EXPECT_EQ(run_ranks(GetParam(), count, body), ""); }
 };
 
-std::string name_of_way(const testing::TestParamInfo<Way>& info) {
-  switch (info.param) {
-    case Way::inproc_threads:
-      return "inproc_threads";
-    case Way::shm_threads:
-      return "shm_threads";
-    case Way::shm_processes:
-      return "shm_processes";
-  }
-  return "";
-}
-
 INSTANTIATE_TEST_SUITE_P(Ways, Conformance,
                          testing::Values(Way::inproc_threads, Way::shm_threads, Way::shm_processes),
-                         name_of_way);
+                         [](const auto& way) { return name_of(way.param); });
 
 std::string to_text(const Progress& progress) {
   return fmt::format("{}{}", progress.done, progress.finished ? " finished" : "");
