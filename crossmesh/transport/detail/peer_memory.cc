@@ -58,6 +58,7 @@ void PeerMemory::remove_file(int file) { file_by_number_.erase(file); }
 
 void PeerMemory::add_region(Region region, PeerRegion where) {
   region_by_number_.erase(region);
+  if (where.file < 0 && !shares_addresses_) return;
   if (where.file >= 0) {
     const auto found = file_by_number_.find(where.file);
     if (found == file_by_number_.end()) return;

@@ -24,6 +24,10 @@ struct PeerRegion {
 
 class PeerMemory {
  public:
+  PeerMemory() = default;
+  // `shares_addresses`: the peer is in this process, and its addresses are taken at its word.
+  explicit PeerMemory(bool shares_addresses) : shares_addresses_(shares_addresses) {}
+
   void add_file(int file, FileDescriptor fd);
   void remove_file(int file);
 
@@ -45,6 +49,7 @@ class PeerMemory {
     Mapping mapping;
   };
 
+  bool shares_addresses_ = false;
   std::map<int, PeerFile> file_by_number_;
   std::map<Region, PeerRegion> region_by_number_;
 };

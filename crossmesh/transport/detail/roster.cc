@@ -75,6 +75,7 @@ Connection make_connection(Roster& roster, int peer, FileDescriptor socket, Cont
   connection.own_index = roster.rank < peer ? 0 : 1;
   connection.socket = std::move(socket);
   connection.page = std::move(page);
+  connection.memory = PeerMemory(roster.venue->shares_addresses());
   tell(roster, connection, roster.enrolment->all());
   return connection;
 }
