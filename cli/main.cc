@@ -44,8 +44,13 @@ int main_of(int argc, char** argv) {
                "crossmesh");
   app.require_subcommand(1);
   app.set_version_flag("--version", "crossmesh 0.1.0");
+  register_synth(app, invocation);
   register_read(app, invocation);
   register_info(app, invocation);
+  register_plan(app, invocation);
+#ifdef CROSSMESH_WITH_MOVE
+  register_move(app, invocation);
+#endif
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
