@@ -15,12 +15,16 @@
 namespace crossmesh::detail {
 namespace {
 
-// Below this a copy fits a cache, where the next reader would rather find it.
-constexpr std::int64_t kStreamBytesMin = std::int64_t{1} << 20;
+// Below this a copy fits the cache of one core, where the next reader would rather find it.
+constexpr std::int64_t kStreamBytesMin = std::int64_t{256} << 10;
 // Shorter runs have too few whole lines to stream.
 constexpr std::int64_t kStreamRunBytesMin = 512;
 // Longer runs are streamed by themselves, shorter ones side by side.
 constexpr std::int64_t kRowBytesMax = std::int64_t{32} << 10;
+
+// The sides of the tiles of a transpose.
+constexpr std::int64_t kTileRowBytes = 128;
+constexpr std::int64_t kTileEdgeMin = 4;
 
 // One loop around runs: where most time is spent.
 struct Rows {
@@ -107,21 +111,57 @@ void copy_cached(const std::byte* source, std::byte* target, const LoopNest& nes
   });
 }
 
+// Whether walking `nest` row by row would use each line of the source once per element.
+bool is_transposed(const LoopNest& nest) {
+  const int last = nest.counts.size() - 1;
+  if (last < 1 || nest.run_count * nest.source_element_bytes >= kLineBytes) return false;
+  return std::abs(nest.source_strides[last]) >= kLineBytes &&
+         std::abs(nest.source_strides[last - 1]) < std::abs(nest.source_strides[last]);
+}
+
+// The last two loops in tiles, whose lines stay in the cache on both sides.
+void copy_tiled(const std::byte* source, std::byte* target, const LoopNest& nest) {
+  const std::int64_t run_bytes = nest.run_count * nest.source_element_bytes;
+  const std::int64_t edge = std::max<std::int64_t>(kTileEdgeMin, kTileRowBytes / run_bytes);
+  const int last = nest.counts.size() - 1;
+  const auto copy_tile = [&](const std::byte* s, std::byte* t, std::int64_t rows,
+                             std::int64_t columns) {
+    for (std::int64_t i = 0; i < rows; ++i) {
+      copy_cached({s + i * nest.source_strides[last - 1], t + i * nest.target_strides[last - 1],
+                   columns, nest.source_strides[last], nest.target_strides[last]},
+                  run_bytes);
+    }
+  };
+  walk(nest, last - 1, [&](std::int64_t s, std::int64_t t) {
+    for (std::int64_t i = 0; i < nest.counts[last - 1]; i += edge) {
+      for (std::int64_t j = 0; j < nest.counts[last]; j += edge) {
+        copy_tile(source + s + i * nest.source_strides[last - 1] + j * nest.source_strides[last],
+                  target + t + i * nest.target_strides[last - 1] + j * nest.target_strides[last],
+                  std::min(edge, nest.counts[last - 1] - i), std::min(edge, nest.counts[last] - j));
+      }
+    }
+  });
+}
+
 void copy_streaming(CpuPath path, const std::byte* source, std::byte* target,
                     const LoopNest& nest) {
   const std::int64_t run_bytes = nest.run_count * nest.source_element_bytes;
-  Lanes rows{};
+  RowLanes held_rows{};
   std::size_t held = 0;
-  walk(nest, nest.counts.size(), [&](std::int64_t s, std::int64_t t) {
-    if (run_bytes > kRowBytesMax) return stream_run(path, {source + s, target + t}, run_bytes);
-    rows[held++] = {source + s, target + t};
-    if (held < rows.size()) return;
-    stream_rows(path, rows, run_bytes);
+  const auto copy_run = [&](const Lane& run) {
+    if (run_bytes > kRowBytesMax) return stream_run(path, run, run_bytes);
+    held_rows[held++] = run;
+    if (held < held_rows.size()) return;
+    stream_rows(path, held_rows, run_bytes);
     held = 0;
+  };
+  walk(nest, std::max(0, nest.counts.size() - 1), [&](std::int64_t s, std::int64_t t) {
+    const Rows rows = last_loop(source + s, target + t, nest);
+    for (std::int64_t i = 0; i < rows.count; ++i) {
+      copy_run({rows.source + i * rows.source_stride, rows.target + i * rows.target_stride});
+    }
   });
-  for (std::size_t i = 0; i < held; ++i) {
-    std::memcpy(rows[i].target, rows[i].source, static_cast<std::size_t>(run_bytes));
-  }
+  for (std::size_t i = 0; i < held; ++i) stream_run(path, held_rows[i], run_bytes);
   stream_fence();
 }
 
@@ -139,10 +179,10 @@ void copy_on(CpuPath path, const std::byte* source, std::byte* target, const Loo
   assert(nest.source_element_bytes == nest.target_element_bytes);
   const LoopNest simple = merged(nest);
   if (simple.run_count == 0) return;
-  if (path != CpuPath::portable && streams(simple, hint)) {
-    return copy_streaming(path, source, target, simple);
-  }
-  copy_cached(source, target, simple);
+  if (streams(simple, hint)) return copy_streaming(path, source, target, simple);
+  const LoopNest ordered = reordered(simple);
+  if (is_transposed(ordered)) return copy_tiled(source, target, ordered);
+  copy_cached(source, target, ordered);
 }
 
 void convert_on(CpuPath path, const std::byte* source, std::byte* target, const LoopNest& nest,

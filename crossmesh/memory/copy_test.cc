@@ -173,9 +173,9 @@ TEST(Copy, equals_a_byte_loop_for_a_run_of_every_length_to_200) {
 }
 
 TEST(Copy, equals_a_byte_loop_for_a_long_run_of_every_alignment) {
-  CopyChecker checker(64, 140'000);
+  CopyChecker checker(64, 310'000);
   for (const std::int64_t run :
-       {511, 512, 513, 16'383, 16'384, 16'449, 32'768, 32'769, 65'611, 131'200}) {
+       {511, 512, 513, 16'383, 16'384, 16'449, 32'768, 32'769, 65'611, 300'200}) {
     for (std::int64_t shift = 0; shift < 64; ++shift) {
       checker.check({{}, {}, {}, run, 1, 1}, shift * 7 % 64, shift);
       if (HasFatalFailure()) return;
@@ -184,9 +184,9 @@ TEST(Copy, equals_a_byte_loop_for_a_long_run_of_every_alignment) {
 }
 
 TEST(Copy, equals_a_byte_loop_for_rows_of_every_alignment) {
-  CopyChecker checker(64, 11 * 3300);
+  CopyChecker checker(64, 18 * 3300);
   for (const std::int64_t run : {512, 575, 1024, 2048, 3001}) {
-    for (std::int64_t rows = 1; rows <= 9; rows += 2) {
+    for (std::int64_t rows = 1; rows <= 17; rows += 4) {
       for (std::int64_t shift = 0; shift < 64; shift += 3) {
         checker.check({{rows}, {run + 40}, {run}, run, 1, 1}, shift * 5 % 64, shift);
         checker.check({{rows}, {run}, {run + 65}, run, 1, 1}, 0, shift);

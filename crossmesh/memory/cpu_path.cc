@@ -9,8 +9,6 @@ std::string_view name_of(CpuPath path) {
       return "portable";
     case CpuPath::avx2:
       return "avx2";
-    case CpuPath::avx512:
-      return "avx512";
   }
   return "portable";
 }
@@ -19,18 +17,12 @@ bool runs_here(CpuPath path) {
   if (path == CpuPath::portable) return true;
 #if defined(__x86_64__)
   // The compiler's run-time library reads CPUID once, when the process starts.
-  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
-  if (path == CpuPath::avx2) return has_avx2;
-  return has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512vl");
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
 #else
   return false;
 #endif
 }
 
-CpuPath best_cpu_path() {
-  if (runs_here(CpuPath::avx512)) return CpuPath::avx512;
-  return runs_here(CpuPath::avx2) ? CpuPath::avx2 : CpuPath::portable;
-}
+CpuPath best_cpu_path() { return runs_here(CpuPath::avx2) ? CpuPath::avx2 : CpuPath::portable; }
 
 }  // namespace crossmesh

@@ -11,10 +11,9 @@ namespace crossmesh {
 enum class CpuPath {
   portable,  // plain C++
   avx2,      // AVX2 and F16C
-  avx512,    // AVX-512 F, BW and VL, on top of avx2
 };
 
-inline constexpr std::array kCpuPaths = {CpuPath::portable, CpuPath::avx2, CpuPath::avx512};
+inline constexpr std::array kCpuPaths = {CpuPath::portable, CpuPath::avx2};
 
 std::string_view name_of(CpuPath path);
 

@@ -161,8 +161,7 @@ CastRun cast_portable_of(DType source, DType target) {
 CastRun cast_of(CpuPath path, DType source, DType target) {
   assert(is_castable(source, target));
 #if defined(__x86_64__)
-  // 256 bits saturate memory; wider vectors would gain nothing.
-  if (path != CpuPath::portable) return cast_avx2_of(source, target);
+  if (path == CpuPath::avx2) return cast_avx2_of(source, target);
 #endif
   static_cast<void>(path);
   return cast_portable_of(source, target);

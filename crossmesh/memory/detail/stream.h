@@ -12,20 +12,22 @@
 namespace crossmesh::detail {
 
 inline constexpr std::int64_t kLineBytes = 64;
-inline constexpr int kLanes = 4;
 
 struct Lane {
   const std::byte* source;
   std::byte* target;
 };
-using Lanes = std::array<Lane, kLanes>;
 
-// Copies one run of any size and alignment, pages in lockstep.
+// Rows that are copied together.
+inline constexpr std::size_t kRowLanes = 8;
+using RowLanes = std::array<Lane, kRowLanes>;
+
+// Copies one run of any size and alignment.
 // Requires: stream_fence before anyone else may look at the target.
 void stream_run(CpuPath path, Lane run, std::int64_t bytes);
 
-// Copies kLanes runs of `bytes` each in lockstep. Requires: as stream_run.
-void stream_rows(CpuPath path, const Lanes& rows, std::int64_t bytes);
+// Copies equal runs of `bytes` each in lockstep. Requires: as stream_run.
+void stream_rows(CpuPath path, const RowLanes& rows, std::int64_t bytes);
 
 // Orders all streamed stores before later stores.
 void stream_fence();

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crossmesh/memory/detail/walk.h"
 
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+
 namespace crossmesh::detail {
 namespace {
 
@@ -49,6 +53,24 @@ LoopNest merged(const LoopNest& nest) {
     result.run_count *= result.counts.back();
     pop_loop(result);
   }
+  return result;
+}
+
+LoopNest reordered(const LoopNest& nest) {
+  const int loops = nest.counts.size();
+  std::array<int, kDimsMax> order{};
+  const auto end = order.begin() + loops;
+  for (int d = 0; d < loops; ++d) order[static_cast<std::size_t>(d)] = d;
+  std::stable_sort(order.begin(), end, [&](int a, int b) {
+    return std::abs(nest.target_strides[a]) > std::abs(nest.target_strides[b]);
+  });
+  const auto nearest = std::min_element(order.begin(), end, [&](int a, int b) {
+    return std::abs(nest.source_strides[a]) < std::abs(nest.source_strides[b]);
+  });
+  if (nearest != end && nearest + 1 != end) std::rotate(nearest, nearest + 1, end - 1);
+  LoopNest result = nest;
+  result.counts = result.source_strides = result.target_strides = {};
+  for (auto d = order.begin(); d != end; ++d) push_loop(result, nest, *d);
   return result;
 }
 

@@ -13,6 +13,11 @@ namespace crossmesh::detail {
 // Ensures: the same pairs in the same order; no loop at all when there are no elements.
 LoopNest merged(const LoopNest& nest);
 
+// The loops of `nest` in an order that suits the target: its largest strides outermost. When the
+// source would rather have another loop innermost, that one comes last but one.
+// Ensures: the same pairs in another order.
+LoopNest reordered(const LoopNest& nest);
+
 // Calls visit(source offset, target offset) for each step of the first `loop_count` loops, in
 // row-major order.
 template <typename Visit>
