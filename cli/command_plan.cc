@@ -12,6 +12,7 @@
 #include "cli/plan_text.h"
 #include "cli/progress.h"
 #include "cli/request.h"
+#include "crossmesh/base/error.h"
 #include "crossmesh/plan/plan.h"
 #include "crossmesh/schedule/schedule.h"
 
@@ -45,6 +46,16 @@ void check_tied_with_progress(const Model& model) {
   check_tied(model, [&](std::int64_t done) { progress.update(done); });
 }
 
+// The compiler knows no files: where it refuses, it is told which ones were meant.
+Plan compile_for(const Model& model, Layout source, Layout target) {
+  try {
+    return compile(std::move(source), std::move(target));
+  } catch (Error& error) {
+    error.with("model", model.path.string());
+    throw;
+  }
+}
+
 int run_plan(const PlanOptions& options, bool json) {
   PlanSeconds seconds;
   Stopwatch watch;
@@ -55,7 +66,7 @@ int run_plan(const PlanOptions& options, bool json) {
   Layout source = source_layout(model, options.request);
   Layout target = target_layout(model, options.request);
   seconds.layout = watch.lap();
-  Plan plan = compile(std::move(source), std::move(target));
+  Plan plan = compile_for(model, std::move(source), std::move(target));
   seconds.compile = watch.lap();
   const Schedule schedule = arrange(std::move(plan), options.request.schedule);
   seconds.arrange = watch.lap();

@@ -6,11 +6,6 @@
 #include "cli/format.h"
 
 namespace crossmesh::cli {
-namespace {
-
-const std::map<std::string, Route> kRoutes = {{"direct", Route::direct}, {"packed", Route::packed}};
-
-}  // namespace
 
 CLI::Option* add_size_option(CLI::App& command, const std::string& name, std::int64_t& bytes,
                              const std::string& description) {
@@ -39,10 +34,16 @@ void add_request_options(CLI::App& command, Request& request) {
       ->type_name("GLOB")
       ->allow_extra_args(false);
   command
-      .add_option("--route", request.schedule.route,
-                  "direct: from the trainer's memory; packed: through bounded staging")
-      ->transform(CLI::CheckedTransformer(kRoutes).description(""))
-      ->type_name("direct|packed")
+      .add_option_function<std::string>(
+          "--route",
+          [&request](const std::string& text) {
+            if (text != "direct" && text != "packed") {
+              throw CLI::ValidationError("--route", text + " is neither direct nor packed");
+            }
+            request.schedule.route = text == "packed" ? Route::packed : Route::direct;
+          },
+          "direct: from the trainer's memory; packed: through bounded staging")
+      ->type_name("ROUTE")
       ->default_str("direct");
   command
       .add_option_function<std::string>(
