@@ -2,7 +2,6 @@
 #include "crossmesh/catalog/catalog.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <functional>
@@ -14,6 +13,7 @@
 
 namespace crossmesh {
 
+using catalog_detail::joined;
 using catalog_detail::printable;
 
 std::optional<std::int64_t> count_elements(std::span<const std::int64_t> shape) {
@@ -36,7 +36,7 @@ std::int64_t element_count(const TensorInfo& tensor) {
   if (count) return *count;
   throw Error(ErrorCode::limit_exceeded, "count elements: a tensor has too many elements")
       .with("tensor", printable(tensor.name))
-      .with("shape", fmt::format("[{}]", fmt::join(tensor.shape, ", ")))
+      .with("shape", fmt::format("[{}]", joined(tensor.shape)))
       .with("elements_max", kElementsMax);
 }
 
@@ -46,7 +46,7 @@ std::int64_t byte_count(const TensorInfo& tensor) {
   throw Error(ErrorCode::invalid_argument, "count bytes: a tensor does not end on a byte")
       .with("tensor", printable(tensor.name))
       .with("dtype", name_of(tensor.dtype))
-      .with("shape", fmt::format("[{}]", fmt::join(tensor.shape, ", ")));
+      .with("shape", fmt::format("[{}]", joined(tensor.shape)));
 }
 
 std::int64_t byte_count(const Catalog& catalog) {
@@ -60,7 +60,7 @@ std::string explain(const Catalog& catalog) {
   std::int64_t elements = 0;
   for (const TensorInfo& tensor : catalog.tensors) {
     fmt::format_to(std::back_inserter(text), "{}  {}  [{}]\n", printable(tensor.name),
-                   name_of(tensor.dtype), fmt::join(tensor.shape, ", "));
+                   name_of(tensor.dtype), joined(tensor.shape));
     elements = checked_add(elements, element_count(tensor));
   }
   fmt::format_to(std::back_inserter(text), "{} tensors, {} elements, {} bytes\n",

@@ -2,7 +2,6 @@
 #include "crossmesh/catalog/header.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -21,6 +20,7 @@ namespace crossmesh {
 namespace {
 
 using catalog_detail::find_invalid_utf8;
+using catalog_detail::joined;
 using catalog_detail::json_quoted;
 using catalog_detail::printable;
 
@@ -34,7 +34,7 @@ constexpr std::array<std::string_view, 3> kFieldTypes = {"a string", "an array",
 std::string_view name_of(Field field) { return kFieldNames[static_cast<std::size_t>(field)]; }
 
 std::string shape_text(std::span<const std::int64_t> shape) {
-  return fmt::format("[{}]", fmt::join(shape, ", "));
+  return fmt::format("[{}]", joined(shape));
 }
 
 // Offsets count from the end of the header.
@@ -460,8 +460,8 @@ std::string encode_header(std::span<const TensorInfo> tensors, const Metadata& m
     const std::int64_t end = begin + byte_count(tensor);
     fmt::format_to(std::back_inserter(text),
                    "{}{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}", separator,
-                   json_quoted(tensor.name), crossmesh::name_of(tensor.dtype),
-                   fmt::join(tensor.shape, ","), begin, end);
+                   json_quoted(tensor.name), crossmesh::name_of(tensor.dtype), joined(tensor.shape),
+                   begin, end);
     separator = ",";
     begin = end;
   }

@@ -88,6 +88,15 @@ std::string printable(std::string_view name) {
   return text;
 }
 
+std::string joined(std::span<const std::int64_t> numbers) {
+  std::string text;
+  for (const std::int64_t number : numbers) {
+    if (!text.empty()) text += ", ";
+    text += fmt::to_string(number);
+  }
+  return text;
+}
+
 std::string json_quoted(std::string_view text) {
   std::string quoted = "\"";
   for (const char c : text) {
