@@ -10,12 +10,12 @@ source tools/setup.sh
 
 ensure_packages "${build_packages[@]}"
 choose_cmake
-options=()
+options=(-DCMAKE_MAKE_PROGRAM="$(command -v ninja)")
 command -v ccache >/dev/null && options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 
 printf '== building (the first time takes a few minutes)\n'
 mkdir -p build/log
-if ! { "$cmake" --preset release -DCMAKE_MAKE_PROGRAM="$(command -v ninja)" "${options[@]}" &&
+if ! { "$cmake" --preset release "${options[@]}" &&
   "$cmake" --build --preset release --target crossmesh; } </dev/null >build/log/demo.log 2>&1; then
   tail -40 build/log/demo.log >&2
   exit 1

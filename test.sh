@@ -50,11 +50,11 @@ ensure_packages "${packages[@]}"
 choose_cmake
 mkdir -p build/log
 
-options=()
+options=(-DCMAKE_MAKE_PROGRAM="$(command -v ninja)")
 command -v ccache >/dev/null && options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 
 build() {
-  run "$1-configure" "$cmake" --preset "$1" -DCMAKE_MAKE_PROGRAM="$(command -v ninja)" "${options[@]}"
+  run "$1-configure" "$cmake" --preset "$1" "${options[@]}"
   run "$1-build" "$cmake" --build --preset "$1"
 }
 
@@ -79,7 +79,7 @@ if ! $quick; then
   run_suites tsan "${fixed[@]}"
 
   run fuzz-configure "$cmake" -S . -B build/fuzz -G Ninja \
-    -DCMAKE_MAKE_PROGRAM="$(command -v ninja)" -DCMAKE_CXX_COMPILER=clang++-14 \
+    -DCMAKE_CXX_COMPILER=clang++-14 \
     -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS='-O1 -g1' \
     -DCROSSMESH_TESTS=OFF -DCROSSMESH_BENCH=OFF -DCROSSMESH_FUZZ=ON "${options[@]}"
   run fuzz-build "$cmake" --build build/fuzz --target fuzz

@@ -110,6 +110,21 @@ class Planted(unittest.TestCase):
         )
         self.assertEqual(self.plan(body.replace("  g();\n", "", 1)), [])
 
+    def test_a_wide_table_between_marks_and_not_after_them(self) -> None:
+        wide = "x" * 101 + "\n"
+        self.assertEqual(
+            self.plan("// clang-format off\n" + wide + "// clang-format on\n" + wide),
+            ["crossmesh/plan/plan.cc:5: length: 101 columns, over 100"],
+        )
+
+    def test_a_helper_of_tests_is_shared_among_tests_only(self) -> None:
+        text = HEAD + '#include "crossmesh/base/detail/testing.h"\n#include <fstream>\n'
+        self.assertEqual(self.findings({"crossmesh/plan/plan_test.cc": text}), [])
+        self.assertEqual(
+            self.plan('#include "crossmesh/base/detail/testing.h"\n'),
+            ["crossmesh/plan/plan.cc:2: detail: crossmesh/base/detail/testing.h is private to base"],
+        )
+
     def test_a_long_class_is_not_a_long_function(self) -> None:
         self.assertEqual(self.plan("struct A {\n" + "  int f() { return 1; }\n" * 80 + "};\n"), [])
 

@@ -17,7 +17,7 @@ missing_packages() {
 
 ensure_packages() {
   if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
-    printf 'set-up: this is no Debian system; it must have what these packages hold:\n  %s\n' "$*" >&2
+    printf 'set-up: this is no Debian system; it must have what these hold:\n  %s\n' "$*" >&2
     return 0
   fi
   local missing as_root=()
@@ -57,7 +57,8 @@ choose_cmake() {
   local candidate version
   for candidate in "$(command -v cmake || true)" /usr/bin/cmake; do
     [[ -n $candidate ]] || continue
-    version=$("$candidate" --version 2>/dev/null | sed -n '1s/[^0-9]*\([0-9.]*\).*/\1/p') || continue
+    version=$("$candidate" --version 2>/dev/null |
+      sed -n '1s/[^0-9]*\([0-9.]*\).*/\1/p') || continue
     if [[ $(printf '3.25\n%s\n' "$version" | sort -V | head -1) == 3.25 ]]; then
       cmake=$candidate
       ctest=${candidate%cmake}ctest
