@@ -233,7 +233,8 @@ std::int64_t flat_element(const Radix& radix, const Index& digits_of_element) {
   return element;
 }
 
-// The first element of the space that no box holds. Requires: boxes are disjoint, and there is one.
+// The first element of the space that no box holds; the digits may count past the storage, but what
+// lies there comes later. Requires: boxes are disjoint, and there is one.
 Index find_hole(std::vector<Box> boxes, const Shape& factors) {
   Index hole;
   for (int d = 0; d < factors.size(); ++d) {
@@ -300,9 +301,6 @@ std::optional<CoverFault> find_cover_fault(std::span<const StridedRegion> region
   }
   for (const Box& box : placed.boxes) covered += volume(box);
   if (covered == storage_size) return std::nullopt;
-  // The last digits may count past the storage: a box there keeps them from looking like a hole.
-  const std::int64_t padded = radix->factors[0] * radix->strides.back();
-  for (const Box& box : peel(storage_size, padded, radix->factors)) placed.boxes.push_back(box);
   const Index hole = find_hole(std::move(placed.boxes), radix->factors);
   return CoverFault{Kind::hole, -1, -1, flat_element(*radix, hole), covered};
 }
