@@ -11,14 +11,14 @@
 #include <string>
 
 #include "crossmesh/base/error.h"
-#include "crossmesh/catalog/detail/temporary_folder.h"
 #include "crossmesh/catalog/read.h"
+#include "crossmesh/catalog/temporary_folder.h"
 
 namespace crossmesh::cli {
 namespace {
 
-using catalog_detail::bytes_of_file;
-using catalog_detail::TemporaryFolder;
+using catalog_testing::bytes_of_file;
+using catalog_testing::TemporaryFolder;
 
 std::string text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};

@@ -9,12 +9,12 @@
 #include <string>
 
 #include "crossmesh/base/error.h"
-#include "crossmesh/catalog/detail/temporary_folder.h"
+#include "crossmesh/catalog/temporary_folder.h"
 
 namespace crossmesh {
 namespace {
 
-using catalog_detail::file_with_header;
+using catalog_testing::file_with_header;
 
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));

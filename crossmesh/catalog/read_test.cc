@@ -11,13 +11,13 @@
 #include <string>
 
 #include "crossmesh/base/error.h"
-#include "crossmesh/catalog/detail/temporary_folder.h"
 #include "crossmesh/catalog/shard_index.h"
+#include "crossmesh/catalog/temporary_folder.h"
 
 namespace crossmesh {
 namespace {
 
-using catalog_detail::TemporaryFolder;
+using catalog_testing::TemporaryFolder;
 
 // A file of u8 vectors of two elements, filled with the last character of the name.
 std::string file_of(const std::vector<std::string>& names) {

@@ -15,14 +15,14 @@
 #include <string>
 
 #include "crossmesh/base/error.h"
-#include "crossmesh/catalog/detail/temporary_folder.h"
 #include "crossmesh/catalog/read.h"
+#include "crossmesh/catalog/temporary_folder.h"
 
 namespace crossmesh {
 namespace {
 
-using catalog_detail::bytes_of_file;
-using catalog_detail::TemporaryFolder;
+using catalog_testing::bytes_of_file;
+using catalog_testing::TemporaryFolder;
 
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));

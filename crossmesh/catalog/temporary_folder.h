@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-namespace crossmesh::catalog_detail {
+namespace crossmesh::catalog_testing {
 
 class TemporaryFolder {
  public:
@@ -53,4 +53,4 @@ inline std::string file_with_header(std::string_view json, std::size_t data_byte
   return file.append(json).append(data_bytes, '\0');
 }
 
-}  // namespace crossmesh::catalog_detail
+}  // namespace crossmesh::catalog_testing
