@@ -38,7 +38,7 @@ run() {
     exit 1
   fi
   local line
-  line=$(grep -E '^(Ran [0-9]|[0-9]+% tests passed|tidy:|All checks passed|Done [0-9]+ runs)' \
+  line=$(grep -E '^(Ran [0-9]|[0-9]+% tests passed|tidy:|All checks passed|stat::number_of_exec)' \
     "$log" | tail -1) || true
   closing+=("$(printf '%-14s %4d s  %s' "$name" $((SECONDS - from)) "$line")")
 }
@@ -78,20 +78,13 @@ if ! $quick; then
   "${fixed[@]}" true 2>/dev/null || fixed=()
   run_suites tsan "${fixed[@]}"
 
-  run fuzz-configure "$cmake" -S . -B build/fuzz -G Ninja \
-    -DCMAKE_CXX_COMPILER=clang++-14 \
-    -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS='-O1 -g1' \
-    -DCROSSMESH_TESTS=OFF -DCROSSMESH_BENCH=OFF -DCROSSMESH_FUZZ=ON "${options[@]}"
-  run fuzz-build "$cmake" --build build/fuzz --target fuzz
-  for target in build/fuzz/bin/*_fuzz; do
-    name=$(basename "$target")
-    corpus=build/fuzz/corpus/$name
-    mkdir -p "$corpus"
-    seeds=()
-    [[ -d tests/fuzz/seeds/$name ]] && seeds+=("tests/fuzz/seeds/$name")
-    run "$name" "$target" -max_total_time="$fuzz_seconds" -timeout=10 -rss_limit_mb=2048 \
-      -artifact_prefix=build/fuzz/ -print_final_stats=0 -verbosity=0 "$corpus" "${seeds[@]}"
-  done
+  run fuzz-configure "$cmake" -S tests/fuzz -B build/fuzz -G Ninja \
+    -DCMAKE_CXX_COMPILER=clang++-14 -DCMAKE_CXX_FLAGS=-Werror "${options[@]}"
+  run fuzz-build "$cmake" --build build/fuzz
+  mkdir -p build/fuzz/found
+  run header-fuzz build/fuzz/header_fuzz -max_total_time="$fuzz_seconds" -timeout=10 \
+    -rss_limit_mb=2048 -artifact_prefix=build/fuzz/ -dict=tests/fuzz/header.dict \
+    -verbosity=0 -print_funcs=0 -print_final_stats=1 build/fuzz/found tests/fuzz/corpus
 fi
 
 printf '\n== all passed, in %d s\n' "$SECONDS"
