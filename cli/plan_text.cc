@@ -50,6 +50,7 @@ struct Parts {
   const Instance& target() const { return at(plan.target.instances, instance.target_instance); }
   const TensorInfo& tensor() const { return at(plan.target.tensors, target().tensor); }
   const Parameter& parameter() const { return at(plan.target.parameters, target().parameter); }
+  // Requires: the instance is not opaque.
   const PlanClass& plan_class() const { return at(plan.classes, instance.plan_class); }
   const std::vector<int>& source_role_of_rank() const {
     return at(plan.source.bindings, source().binding).role_of_rank;
@@ -89,13 +90,13 @@ Need need_of(const Parts& parts) {
   Need need;
   const DType dtype = source_dtype(parts.plan, parts.instance);
   const std::int64_t whole = byte_count(at(parts.plan.source.tensors, parts.source().tensor));
-  const PlanClass& plan_class = parts.plan_class();
   for (const int role : parts.target_role_of_rank()) {
     if (role < 0) continue;
     if (parts.instance.opaque) {
       need.bytes += whole;
       continue;
     }
+    const PlanClass& plan_class = parts.plan_class();
     const int last = at(plan_class.first_copy_of_target_role, role + 1);
     for (int c = at(plan_class.first_copy_of_target_role, role); c < last; ++c) {
       ++need.copies;
