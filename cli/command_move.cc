@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+// `crossmesh move`: every rank of a job on this host, from the checkpoint into checked parameters.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+
+#include "cli/command.h"
+#include "cli/format.h"
+#include "cli/launcher.h"
+#include "cli/move.h"
+#include "cli/output.h"
+#include "cli/progress.h"
+#include "crossmesh/base/error.h"
+#include "crossmesh/transport/shm.h"
+
+namespace crossmesh::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct MoveCommand {
+  MoveOptions options;
+  std::string pause;
+  bool no_floor = false;
+  bool json = false;
+  // Of a launched rank.
+  std::string session;
+  int rank = -1;
+  int report_fd = -1;
+};
+
+void add_move_options(CLI::App& command, MoveCommand& move) {
+  add_request_options(command, move.options.request);
+  command.add_option("--transport", move.options.transport, "How bytes go on this host")
+      ->check(CLI::IsMember({"shm", "inproc"}))
+      ->capture_default_str();
+  command.add_option("--iterations", move.options.iterations, "Updates to make, each checked")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  command
+      .add_option("--timeout", move.options.timeout_seconds, "Seconds without progress, at most")
+      ->check(CLI::Range(0.1, 86'400.0))
+      ->capture_default_str();
+  command.add_option("--pause", move.pause, "Stop every rank in this phase of the last update")
+      ->check(CLI::IsMember(
+          {"join", "agree", "ready", "start", "move", "complete", "commit", "leave"}));
+  command.add_flag("--no-floor", move.no_floor, "Do not measure the floor beside the updates");
+}
+
+// The words that `move` was given; its ranks are started with the same ones.
+std::vector<std::string> own_words() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::vector<std::string> words;
+  for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
+  const auto command = std::find(words.begin(), words.end(), "move");
+  return {command == words.end() ? command : command + 1, words.end()};
+}
+
+void finish_options(MoveCommand& move) {
+  if (!move.pause.empty()) move.options.pause = phase_from_name(move.pause);
+  move.options.floor = !move.no_floor;
+  if (move.options.pause && move.options.transport == "inproc") {
+    throw Error(ErrorCode::invalid_argument, "move: --pause stops processes, not threads")
+        .with("transport", "inproc")
+        .hint("--transport shm");
+  }
+}
+
+void print_paused(const MoveCommand& move, const RankCounts& counts,
+                  const std::vector<RankProcess>& processes) {
+  if (move.json) {
+    ordered_json ranks = ordered_json::array();
+    for (const RankProcess& process : processes) {
+      ranks.push_back({{"rank", process.rank},
+                       {"side", process.rank < counts.trainers ? "trainer" : "engine"},
+                       {"pid", process.pid}});
+    }
+    fmt::print("{}\n", ordered_json{{"paused", move.pause}, {"ranks", ranks}}.dump());
+  } else {
+    fmt::print("paused in {}; `kill -CONT` each rank to go on\n", move.pause);
+    for (const RankProcess& process : processes) {
+      fmt::print("  {} {}  pid {}\n", process.rank < counts.trainers ? "trainer" : "engine",
+                 process.rank, process.pid);
+    }
+  }
+  std::fflush(stdout);
+}
+
+std::string outcome_line(const RankOutcome& outcome) {
+  return fmt::format("  {}: {}", outcome.title, outcome.state.empty() ? "failed" : outcome.state);
+}
+
+// Of several errors, the one to show: the first that is no mere echo of a lost peer.
+const Error& cause_of(const std::vector<RankOutcome>& outcomes) {
+  const Error* cause = nullptr;
+  for (const RankOutcome& outcome : outcomes) {
+    if (!outcome.error) continue;
+    const bool echo = outcome.state == "ended";
+    if (cause == nullptr || (!echo && cause->code() == ErrorCode::peer_lost &&
+                             outcome.error->code() != ErrorCode::peer_lost)) {
+      cause = &*outcome.error;
+    }
+  }
+  return *cause;
+}
+
+void print_failure(const MoveCommand& move, const std::vector<RankOutcome>& outcomes) {
+  const Error& cause = cause_of(outcomes);
+  fmt::print(stderr, "crossmesh: {}\n", cause.text());
+  for (const RankOutcome& outcome : outcomes) {
+    fmt::print(stderr, "{}\n", outcome_line(outcome));
+  }
+  if (!move.json) return;
+  ordered_json ranks = ordered_json::array();
+  for (const RankOutcome& outcome : outcomes) {
+    ordered_json one = {{"rank", outcome.rank}, {"title", outcome.title}, {"state", outcome.state}};
+    one["error"] = outcome.error ? ordered_json{{"code", name_of(outcome.error->code())},
+                                                {"text", outcome.error->text()}}
+                                 : ordered_json();
+    ranks.push_back(std::move(one));
+  }
+  print_json(
+      {{"error", {{"code", name_of(cause.code())}, {"text", cause.text()}}}, {"ranks", ranks}});
+}
+
+std::string result_text(const ordered_json& result) {
+  std::string text = fmt::format(
+      "{}: {} elements checked over {} updates\n", result["verified"] ? "verified" : "NOT VERIFIED",
+      result["elements_checked"].get<std::int64_t>(), result["iterations"].size());
+  if (result.contains("fault"))
+    text += fmt::format("fault: {}\n", result["fault"].get<std::string>());
+  for (const ordered_json& one : result["iterations"]) {
+    const double seconds = one["seconds"];
+    const std::int64_t bytes = one["bytes"];
+    text += fmt::format("  version {}  {:.4f} s  {}  {:.2f} GB/s\n", one["version"].get<int>(),
+                        seconds, bytes_text(bytes), static_cast<double>(bytes) / seconds / 1e9);
+  }
+  text += fmt::format("{} needed, {} of them by the fallback; checking takes {:.2f} s a version\n",
+                      bytes_text(result["bytes_needed"]), bytes_text(result["bytes_fallback"]),
+                      result["verify_seconds_median"].get<double>());
+  if (!result["ratio_to_floor"].is_null()) {
+    text += fmt::format("update {:.4f} s, floor {:.4f} s: {:.2f} of the floor\n",
+                        result["seconds_median"].get<double>(),
+                        result["floor_seconds_median"].get<double>(),
+                        result["ratio_to_floor"].get<double>());
+  }
+  return text;
+}
+
+int finish(const MoveCommand& move, const std::vector<RankOutcome>& outcomes) {
+  const bool failed = std::any_of(outcomes.begin(), outcomes.end(),
+                                  [](const RankOutcome& o) { return o.error.has_value(); });
+  if (failed) {
+    print_failure(move, outcomes);
+    return kExitFailed;
+  }
+  const ordered_json& result = outcomes.front().result;
+  if (move.json) {
+    print_json(result);
+  } else {
+    print_text(result_text(result));
+  }
+  return result["verified"] ? kExitDone : kExitFailed;
+}
+
+int run_move(MoveCommand& move) {
+  finish_options(move);
+  if (move.options.transport == "inproc") return finish(move, move_in_threads(move.options));
+  const RankCounts counts = check_move(move.options);
+  Launch job;
+  job.arguments = own_words();
+  job.session = new_session_name();
+  job.rank_count = counts.trainers + counts.engines;
+  job.grace =
+      std::chrono::milliseconds(static_cast<std::int64_t>(move.options.timeout_seconds * 2000));
+  if (move.options.pause) {
+    job.on_all_stopped = [&](const std::vector<RankProcess>& processes) {
+      print_paused(move, counts, processes);
+    };
+  }
+  return finish(move, launch(job));
+}
+
+int run_launched_rank(MoveCommand& move) {
+  finish_options(move);
+  std::unique_ptr<Progress> progress;
+  std::function<void(int)> on_iteration;
+  if (move.rank == 0) {
+    progress = std::make_unique<Progress>("move", move.options.iterations, Progress::Unit::steps);
+    on_iteration = [&](int done) { progress->update(done); };
+  }
+  const RankOutcome outcome = run_rank({move.options, move.session, move.rank},
+                                       make_shm({move.session, move.rank}), on_iteration);
+  if (progress) progress->finish();
+  report_outcome(move.report_fd, outcome);
+  return outcome.error ? kExitFailed : kExitDone;
+}
+
+}  // namespace
+
+void register_move(CLI::App& app, Invocation& invocation) {
+  const auto move = std::make_shared<MoveCommand>();
+  CLI::App* command = app.add_subcommand(
+      "move",
+      "Move a checkpoint from training ranks into serving ranks on this host, and check it");
+  add_move_options(*command, *move);
+  command->add_flag("--json", move->json, "Results as JSON");
+  command->callback([=, &invocation] {
+    invocation.json = move->json;
+    invocation.run = [=] { return run_move(*move); };
+  });
+
+  const auto rank = std::make_shared<MoveCommand>();
+  CLI::App* launched = app.add_subcommand("rank", "One rank of a job; `move` starts it");
+  launched->group("");  // not for people yet
+  add_move_options(*launched, *rank);
+  launched->add_flag("--json", rank->json, "Ignored");
+  launched->add_option("--session", rank->session)->required();
+  launched->add_option("--rank", rank->rank)->required();
+  launched->add_option("--report-fd", rank->report_fd)->required();
+  launched->callback(
+      [=, &invocation] { invocation.run = [=] { return run_launched_rank(*rank); }; });
+}
+
+}  // namespace crossmesh::cli

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/launcher.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <optional>
+
+#include "crossmesh/base/error.h"
+#include "crossmesh/memory/arena.h"
+
+namespace crossmesh::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kLook{20};
+
+// How a rank learns where to report: the descriptor stays open across exec.
+struct Child {
+  RankProcess process;
+  FileDescriptor report;
+  std::string text;
+  std::optional<int> status;
+  bool stopped = false;
+};
+
+[[noreturn]] void become_rank(const Launch& launch, int rank, int report_fd, pid_t parent) {
+  // A launcher that dies takes its ranks with it.
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(1);
+  std::vector<std::string> words = {"crossmesh", "rank"};
+  words.insert(words.end(), launch.arguments.begin(), launch.arguments.end());
+  for (const auto& [name, value] :
+       {std::pair<std::string, std::string>{"--session", launch.session},
+        {"--rank", std::to_string(rank)},
+        {"--report-fd", std::to_string(report_fd)}}) {
+    words.push_back(name);
+    words.push_back(value);
+  }
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  ::execv("/proc/self/exe", pointers.data());
+  ::_exit(127);
+}
+
+Child start(const Launch& launch, int rank) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) {
+    throw Error(ErrorCode::io_failed, "launch: cannot make a pipe")
+        .with("rank", rank)
+        .with("system", std::strerror(errno));
+  }
+  Child child;
+  child.report = FileDescriptor(ends[0]);
+  const FileDescriptor write_end(ends[1]);
+  const pid_t parent = ::getpid();
+  const pid_t pid = ::fork();
+  if (pid < 0) {
+    throw Error(ErrorCode::io_failed, "launch: cannot start a process")
+        .with("rank", rank)
+        .with("system", std::strerror(errno));
+  }
+  if (pid == 0) {
+    ::fcntl(write_end.get(), F_SETFD, 0);
+    become_rank(launch, rank, write_end.get(), parent);
+  }
+  ::fcntl(child.report.get(), F_SETFL, O_NONBLOCK);
+  child.process = {rank, pid};
+  return child;
+}
+
+void read_report(Child& child) {
+  char part[4096];
+  while (true) {
+    const ssize_t got = ::read(child.report.get(), part, sizeof part);
+    if (got <= 0) return;
+    child.text.append(part, static_cast<std::size_t>(got));
+  }
+}
+
+void look_at(Child& child) {
+  if (child.status) return;
+  int status = 0;
+  const pid_t seen = ::waitpid(child.process.pid, &status, WNOHANG | WUNTRACED | WCONTINUED);
+  if (seen != child.process.pid) return;
+  if (WIFSTOPPED(status)) {
+    child.stopped = true;
+  } else if (WIFCONTINUED(status)) {
+    child.stopped = false;
+  } else {
+    child.status = status;
+  }
+}
+
+RankOutcome outcome_of(const Child& child) {
+  const int rank = child.process.rank;
+  const auto json = nlohmann::ordered_json::parse(child.text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_object()) return outcome_from_json(json);
+  RankOutcome outcome;
+  outcome.rank = rank;
+  outcome.title = fmt::format("rank {}", rank);
+  outcome.state = "ended";
+  Error error(ErrorCode::peer_lost, "rank: the process ended without a word");
+  error.with("rank", rank);
+  const int status = child.status.value_or(0);
+  if (WIFSIGNALED(status)) {
+    error.with("signal", WTERMSIG(status));
+  } else {
+    error.with("exit code", WEXITSTATUS(status));
+  }
+  outcome.error = error;
+  return outcome;
+}
+
+bool all_stopped(const std::vector<Child>& children) {
+  return std::all_of(children.begin(), children.end(),
+                     [](const Child& child) { return child.stopped || child.status; });
+}
+
+void kill_all(const std::vector<Child>& children) {
+  for (const Child& child : children) {
+    if (!child.status) ::kill(child.process.pid, SIGKILL);
+  }
+}
+
+// Ends when every child has; a child that outlives a failed one by more than the grace is killed.
+void await_children(const Launch& launch, std::vector<Child>& children) {
+  std::optional<Clock::time_point> failed_at;
+  bool told = false;
+  const auto ended = [](const Child& child) { return child.status.has_value(); };
+  while (!std::all_of(children.begin(), children.end(), ended)) {
+    std::vector<pollfd> items;
+    for (Child& child : children) {
+      look_at(child);
+      read_report(child);
+      if (!child.status) items.push_back({child.report.get(), POLLIN, 0});
+      if (child.status && *child.status != 0 && !failed_at) failed_at = Clock::now();
+    }
+    const bool any_stopped = std::any_of(children.begin(), children.end(),
+                                         [](const Child& c) { return c.stopped && !c.status; });
+    if (!told && any_stopped && launch.on_all_stopped && all_stopped(children)) {
+      std::vector<RankProcess> processes;
+      for (const Child& child : children) processes.push_back(child.process);
+      launch.on_all_stopped(processes);
+      told = true;
+    }
+    // A rank that a person has stopped is not late.
+    if (any_stopped && failed_at) failed_at = Clock::now();
+    if (failed_at && Clock::now() - *failed_at > launch.grace) kill_all(children);
+    ::poll(items.data(), items.size(), static_cast<int>(kLook.count()));
+  }
+  for (Child& child : children) read_report(child);
+}
+
+}  // namespace
+
+std::vector<RankOutcome> launch(const Launch& launch) {
+  std::vector<Child> children;
+  try {
+    for (int rank = 0; rank < launch.rank_count; ++rank) children.push_back(start(launch, rank));
+  } catch (const Error&) {
+    kill_all(children);
+    throw;
+  }
+  await_children(launch, children);
+  std::vector<RankOutcome> outcomes;
+  for (const Child& child : children) outcomes.push_back(outcome_of(child));
+  return outcomes;
+}
+
+void report_outcome(int fd, const RankOutcome& outcome) {
+  const std::string text =
+      to_json(outcome).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  std::size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t wrote = ::write(fd, text.data() + done, text.size() - done);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) return;
+    done += static_cast<std::size_t>(wrote);
+  }
+}
+
+}  // namespace crossmesh::cli

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/move.h"
+
+#include <csignal>
+#include <random>
+#include <thread>
+
+#include "cli/model.h"
+#include "cli/move_engine.h"
+#include "cli/move_floor.h"
+#include "cli/move_result.h"
+#include "cli/move_trainer.h"
+#include "crossmesh/layout/mesh.h"
+#include "crossmesh/schedule/schedule.h"
+#include "crossmesh/transport/inproc.h"
+
+namespace crossmesh::cli {
+namespace {
+
+constexpr std::string_view kEngineAxes[] = {"replicas", "tp"};
+
+Layout engine_layout(const Model& model, const MoveOptions& options) {
+  if (options.family == nullptr) return target_layout(model, options.request);
+  Layout layout = lay_out(*options.family, model.config, parse_spec(options.request.engine),
+                          EngineOptions{options.request.parameter_dtype});
+  for (const std::string& pattern : options.request.opaque) mark_opaque(layout, pattern, pattern);
+  return layout;
+}
+
+const Checkpoint& checkpoint_of(const Model& model) {
+  if (model.checkpoint) return *model.checkpoint;
+  throw Error(ErrorCode::invalid_argument, "move: a config.json alone has no weights")
+      .with("model", model.path.string())
+      .hint("give a checkpoint's folder; `crossmesh synth` makes one from a config");
+}
+
+PlainEngine plain_engine(const Model& model, const MoveOptions& options, int engine_rank) {
+  const Mesh mesh = mesh_of(parse_spec(options.request.engine), {"engine", kEngineAxes});
+  return {model.config_text, size_of_axis(mesh, "tp"), coordinate(mesh, "tp", engine_rank),
+          options.request.parameter_dtype.value_or(model.config.dtype)};
+}
+
+// The program of one rank, from join to leave.
+class RankProgram {
+ public:
+  RankProgram(const RankOptions& options, std::unique_ptr<Transport> transport,
+              const std::function<void(int)>& on_iteration)
+      : options_(options),
+        model_(open_model(options.move.request.model)),
+        source_(source_layout(model_, options.move.request)),
+        target_(engine_layout(model_, options.move)),
+        session_(session_options(), std::move(transport)),
+        on_iteration_(on_iteration) {
+    checkpoint_of(model_);
+  }
+
+  bool is_trainer() const { return options_.rank < source_.rank_count; }
+  EngineState state() const { return session_.state(); }
+
+  nlohmann::ordered_json run();
+
+ private:
+  SessionOptions session_options();
+  void agree();
+  void iterate(int version);
+  void check(int version);
+
+  const RankOptions& options_;
+  Model model_;
+  Layout source_;
+  Layout target_;
+  int version_ = 0;  // of the update under way
+  Session session_;
+  std::function<void(int)> on_iteration_;
+  std::optional<MoveTrainer> trainer_;
+  std::optional<MoveEngine> engine_;
+  std::optional<MoveFloor> floor_;
+  MoveResult result_;
+};
+
+SessionOptions RankProgram::session_options() {
+  SessionOptions session;
+  session.session = options_.session;
+  session.source_count = source_.rank_count;
+  session.target_count = target_.rank_count;
+  session.rank = options_.rank;
+  session.timeout =
+      std::chrono::milliseconds(static_cast<std::int64_t>(options_.move.timeout_seconds * 1000));
+  if (options_.move.pause) {
+    session.on_phase = [this](Phase phase) {
+      const bool in_update = phase != Phase::join && phase != Phase::agree && phase != Phase::leave;
+      if (phase != *options_.move.pause) return;
+      if (in_update && version_ != options_.move.iterations) return;
+      std::raise(SIGSTOP);
+    };
+  }
+  return session;
+}
+
+void RankProgram::agree() {
+  if (is_trainer()) {
+    trainer_.emplace(model_, source_, options_.rank);
+    session_.agree(source_, options_.move.request.schedule, trainer_->memory());
+    return;
+  }
+  const int engine_rank = options_.rank - source_.rank_count;
+  engine_.emplace(model_, target_, engine_rank, plain_engine(model_, options_.move, engine_rank));
+  session_.agree(target_, options_.move.request.schedule, engine_->memory(),
+                 [this](const TensorInfo& tensor, std::span<const std::byte> bytes) {
+                   engine_->load(tensor, bytes);
+                 });
+}
+
+void RankProgram::iterate(int version) {
+  version_ = version;
+  if (is_trainer()) trainer_->write(static_cast<std::uint64_t>(version));
+  const UpdateReport report = is_trainer() ? session_.update(version) : session_.receive();
+  check(version);
+  const std::vector<nlohmann::json> bytes =
+      session_.exchange("bytes", {{"bytes", report.bytes},
+                                  {"fallback", report.bytes_fallback},
+                                  {"staging", report.staging_bytes_peak}});
+  result_.add_update(report, bytes, source_.rank_count);
+  if (floor_) result_.add_floor(floor_->measure(session_, version));
+  if (on_iteration_) on_iteration_(version);
+}
+
+void RankProgram::check(int version) {
+  nlohmann::json own;
+  const auto begin = std::chrono::steady_clock::now();
+  if (engine_) {
+    const EngineCheck found = engine_->check(static_cast<std::uint64_t>(version));
+    own = {{"elements", found.elements_checked},
+           {"wrong", found.parameters_wrong},
+           {"fault", found.first_fault}};
+  }
+  const auto checks = session_.exchange("checked", own);
+  result_.add_checks(
+      checks, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+}
+
+nlohmann::ordered_json RankProgram::run() {
+  session_.join();
+  agree();
+  if (options_.move.floor) {
+    const std::int64_t needed =
+        is_trainer()
+            ? 0
+            : totals(session_.schedule())
+                  .ingress_bytes[static_cast<std::size_t>(options_.rank - source_.rank_count)];
+    floor_.emplace(session_, options_.rank, source_.rank_count, needed);
+  }
+  for (int version = 1; version <= options_.move.iterations; ++version) iterate(version);
+  nlohmann::json own;
+  if (trainer_) own = {{"read", trainer_->bytes_read()}, {"held", trainer_->bytes_held()}};
+  result_.add_sources(session_.exchange("sources", own));
+  session_.leave();
+  return result_.to_json(options_.move, session_.schedule());
+}
+
+}  // namespace
+
+RankOutcome run_rank(const RankOptions& options, std::unique_ptr<Transport> transport,
+                     const std::function<void(int)>& on_iteration) {
+  RankOutcome outcome;
+  outcome.rank = options.rank;
+  outcome.title = fmt::format("rank {}", options.rank);
+  std::optional<RankProgram> program;
+  try {
+    program.emplace(options, std::move(transport), on_iteration);
+    outcome.result = program->run();
+  } catch (const Error& error) {
+    outcome.error = error;
+  } catch (const std::bad_alloc&) {
+    outcome.error =
+        Error(ErrorCode::out_of_memory, "move: memory is exhausted").with("rank", options.rank);
+  } catch (const std::exception& error) {
+    outcome.error = Error(ErrorCode::internal, "move: an unexpected exception")
+                        .with("rank", options.rank)
+                        .with("what", error.what());
+  }
+  if (!program) return outcome;
+  outcome.title = fmt::format("{} {}", program->is_trainer() ? "trainer" : "engine", options.rank);
+  if (program->is_trainer()) {
+    outcome.state = outcome.error ? "aborted" : "done";
+  } else {
+    outcome.state = to_string(program->state());
+  }
+  return outcome;
+}
+
+nlohmann::ordered_json to_json(const RankOutcome& outcome) {
+  nlohmann::ordered_json json = {
+      {"rank", outcome.rank}, {"title", outcome.title}, {"state", outcome.state}};
+  if (outcome.error) {
+    json["error"] = {{"code", static_cast<int>(outcome.error->code())},
+                     {"text", outcome.error->text()}};
+  }
+  if (!outcome.result.is_null()) json["result"] = outcome.result;
+  return json;
+}
+
+RankOutcome outcome_from_json(const nlohmann::ordered_json& json) {
+  RankOutcome outcome;
+  outcome.rank = json.at("rank");
+  outcome.title = json.at("title");
+  outcome.state = json.at("state");
+  if (json.contains("error")) {
+    outcome.error = Error::from_text(static_cast<ErrorCode>(json["error"].at("code").get<int>()),
+                                     json["error"].at("text"));
+  }
+  if (json.contains("result")) outcome.result = json["result"];
+  return outcome;
+}
+
+RankCounts check_move(const MoveOptions& options) {
+  const Model model = open_model(options.request.model);
+  checkpoint_of(model);
+  check_tied(model);
+  const Schedule schedule =
+      arrange(compile(source_layout(model, options.request), engine_layout(model, options)),
+              options.request.schedule);
+  return {schedule.plan.source.rank_count, schedule.plan.target.rank_count};
+}
+
+std::vector<RankOutcome> move_in_threads(const MoveOptions& options) {
+  const RankCounts counts = check_move(options);
+  const int ranks = counts.trainers + counts.engines;
+  InprocHub hub;
+  const std::string session = new_session_name();
+  std::vector<RankOutcome> outcomes(static_cast<std::size_t>(ranks));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      outcomes[static_cast<std::size_t>(rank)] =
+          run_rank({options, session, rank}, make_inproc({&hub, session, rank}));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return outcomes;
+}
+
+std::string new_session_name() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
+}
+
+}  // namespace crossmesh::cli

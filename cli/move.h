@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// `crossmesh move` as one rank sees it: every rank runs the same program. Trainer ranks read their
+// shards and write new weights before each update; engine ranks check every element after it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "cli/request.h"
+#include "crossmesh/base/error.h"
+#include "crossmesh/session/session.h"
+#include "crossmesh/target/family.h"
+#include "crossmesh/transport/transport.h"
+
+namespace crossmesh::cli {
+
+struct MoveOptions {
+  Request request;
+  std::string transport = "shm";
+  int iterations = 3;
+  std::optional<Phase> pause;  // stop every rank there, in the last update
+  bool floor = true;           // measure one memcpy of the same bytes beside each update
+  double timeout_seconds = 10;
+  const Family* family = nullptr;  // another table than the model's own, for tests
+};
+
+struct RankOptions {
+  MoveOptions move;
+  std::string session;
+  int rank = 0;  // among all: trainers first
+};
+
+// How many ranks the specs ask for. Throws: as parse_spec, shard and lay_out.
+struct RankCounts {
+  int trainers = 0;
+  int engines = 0;
+};
+
+// What one rank has to say in the end.
+struct RankOutcome {
+  int rank = 0;
+  std::string title;  // `engine 1 (rank 3)`
+  std::string state;  // engines: `whole at 3`, `torn`; trainers: `done`, `aborted`
+  std::optional<Error> error;
+  nlohmann::ordered_json result;  // on rank 0, when all went well: what `move --json` prints
+};
+
+nlohmann::ordered_json to_json(const RankOutcome& outcome);
+RankOutcome outcome_from_json(const nlohmann::ordered_json& json);
+
+// Runs one rank from join to leave. Never throws: what went wrong is in the outcome.
+// `on_iteration(done)` is called on rank 0.
+RankOutcome run_rank(const RankOptions& options, std::unique_ptr<Transport> transport,
+                     const std::function<void(int)>& on_iteration = {});
+
+// Everything that can be refused is refused here, before a process starts or a byte is written.
+// Throws: whatever opening the model, laying out, compiling and arranging throw.
+RankCounts check_move(const MoveOptions& options);
+
+// Runs all ranks as threads of this process. Returns an outcome for each rank.
+std::vector<RankOutcome> move_in_threads(const MoveOptions& options);
+
+// A fresh 128-bit name, as 32 hexadecimal digits.
+std::string new_session_name();
+
+}  // namespace crossmesh::cli

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/move_result.h"
+
+#include <algorithm>
+
+#include "cli/move.h"
+
+namespace crossmesh::cli {
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 != 0 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+void MoveResult::add_update(const UpdateReport& report, const std::vector<nlohmann::json>& moved,
+                            int trainer_count) {
+  std::int64_t bytes = 0, fallback = 0;
+  for (std::size_t rank = 0; rank < moved.size(); ++rank) {
+    staging_bytes_peak_ =
+        std::max(staging_bytes_peak_, moved[rank].at("staging").get<std::int64_t>());
+    if (static_cast<int>(rank) < trainer_count) continue;
+    bytes += moved[rank].at("bytes").get<std::int64_t>();
+    fallback += moved[rank].at("fallback").get<std::int64_t>();
+  }
+  iterations_.push_back({{"version", report.version},
+                         {"seconds", report.seconds},
+                         {"bytes", bytes},
+                         {"bytes_fallback", fallback}});
+  seconds_.push_back(report.seconds);
+}
+
+void MoveResult::add_checks(const std::vector<nlohmann::json>& checks, double seconds) {
+  check_seconds_.push_back(seconds);
+  for (const nlohmann::json& check : checks) {
+    if (check.is_null()) continue;
+    elements_checked_ += check.at("elements").get<std::int64_t>();
+    parameters_wrong_ += check.at("wrong").get<std::int64_t>();
+    if (first_fault_.empty()) first_fault_ = check.at("fault").get<std::string>();
+  }
+}
+
+void MoveResult::add_sources(const std::vector<nlohmann::json>& sources) {
+  for (const nlohmann::json& source : sources) {
+    if (source.is_null()) continue;
+    source_bytes_read_.push_back(source.at("read"));
+    source_bytes_held_.push_back(source.at("held"));
+  }
+}
+
+nlohmann::ordered_json MoveResult::to_json(const MoveOptions& options,
+                                           const Schedule& schedule) const {
+  const Totals sums = totals(schedule);
+  const double update = median(seconds_);
+  const double floor = median(floor_seconds_);
+  nlohmann::ordered_json json;
+  json["verified"] = parameters_wrong_ == 0 && elements_checked_ > 0;
+  json["elements_checked"] = elements_checked_;
+  if (!first_fault_.empty()) json["fault"] = first_fault_;
+  json["transport"] = options.transport;
+  json["route"] = options.request.schedule.route == Route::packed ? "packed" : "direct";
+  json["iterations"] = iterations_;
+  json["bytes_needed"] = sums.bytes_needed;
+  json["bytes_unique"] = sums.bytes_unique;
+  json["bytes_fallback"] = sums.bytes_fallback;
+  json["seconds_median"] = update;
+  json["floor_seconds_median"] =
+      floor_seconds_.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(floor);
+  json["ratio_to_floor"] = floor_seconds_.empty() || update <= 0
+                               ? nlohmann::ordered_json()
+                               : nlohmann::ordered_json(floor / update);
+  json["verify_seconds_median"] = median(check_seconds_);
+  json["staging_bytes_peak"] = staging_bytes_peak_;
+  json["source_bytes_read"] = source_bytes_read_;
+  json["source_bytes_held"] = source_bytes_held_;
+  return json;
+}
+
+}  // namespace crossmesh::cli

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `crossmesh move` reports: gathered round by round, the same on every rank.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "crossmesh/schedule/schedule.h"
+#include "crossmesh/session/session.h"
+
+namespace crossmesh::cli {
+
+struct MoveOptions;
+
+double median(std::vector<double> values);  // 0 for none
+
+class MoveResult {
+ public:
+  // `moved` has each rank's {bytes, fallback, staging}.
+  void add_update(const UpdateReport& report, const std::vector<nlohmann::json>& moved,
+                  int trainer_count);
+  void add_checks(const std::vector<nlohmann::json>& checks, double seconds);
+  void add_floor(double seconds) { floor_seconds_.push_back(seconds); }
+  // Each trainer's {read, held}.
+  void add_sources(const std::vector<nlohmann::json>& sources);
+
+  nlohmann::ordered_json to_json(const MoveOptions& options, const Schedule& schedule) const;
+
+ private:
+  nlohmann::ordered_json iterations_ = nlohmann::ordered_json::array();
+  std::vector<double> seconds_;
+  std::vector<double> floor_seconds_;
+  std::vector<double> check_seconds_;
+  std::int64_t elements_checked_ = 0;
+  std::int64_t parameters_wrong_ = 0;
+  std::string first_fault_;
+  std::int64_t staging_bytes_peak_ = 0;
+  std::vector<std::int64_t> source_bytes_read_;
+  std::vector<std::int64_t> source_bytes_held_;
+};
+
+}  // namespace crossmesh::cli

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lays the parameters of one rank side by side in one piece of memory.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "crossmesh/layout/layout.h"
+#include "crossmesh/session/session.h"
+
+namespace crossmesh::cli {
+
+struct Placement {
+  std::vector<ParameterPlace> places;  // by parameter, all in buffer 0; -1 where the rank has none
+  std::int64_t bytes = 0;              // of the memory, paddings included
+  std::int64_t bytes_held = 0;         // of the parameters alone
+};
+
+// Tied parameters share their owner's place. Every place is aligned to a cache line.
+// Throws: unsupported for a parameter that does not end on a byte.
+Placement place_parameters(const Layout& layout, int rank);
+
+std::int64_t parameter_bytes(const Layout& layout, int rank, int parameter);
+
+}  // namespace crossmesh::cli

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crossmesh/session/control.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <zmq.hpp>
+
+#include "crossmesh/base/error.h"
+#include "crossmesh/session/lifeline.h"
+
+namespace crossmesh {
+namespace {
+
+// A layout of 10^5 names is a few MB; anything near this is not ours.
+constexpr std::int64_t kMessageBytesMax = std::int64_t{1} << 30;
+
+// How long a closing socket may hold on to unsent words, such as the reason of an abort.
+constexpr int kLingerMs = 500;
+
+std::string endpoint_of(const std::string& session) { return "ipc://@crossmesh-" + session; }
+
+// A routing id must not start with a zero byte, so a rank travels as text.
+std::string routing_id(int rank) { return "r" + std::to_string(rank); }
+
+// The parts that follow in a message which is not one of ours.
+void drop_rest(zmq::socket_t& socket) {
+  zmq::message_t part;
+  do {
+    if (!socket.recv(part, zmq::recv_flags::dontwait)) return;
+  } while (part.more());
+}
+
+}  // namespace
+
+struct Control::Sockets {
+  zmq::context_t context{1};
+  zmq::socket_t socket;
+  std::optional<LifelineServer> server;
+  std::optional<Lifeline> lifeline;
+  bool coordinator_lost = false;
+};
+
+Control::Control(const std::string& session, int rank, Deadline deadline)
+    : rank_(rank), sockets_(std::make_unique<Sockets>()) {
+  zmq::socket_t& socket = sockets_->socket;
+  socket = zmq::socket_t(sockets_->context,
+                         is_coordinator() ? zmq::socket_type::router : zmq::socket_type::dealer);
+  socket.set(zmq::sockopt::linger, kLingerMs);
+  socket.set(zmq::sockopt::maxmsgsize, kMessageBytesMax);
+  socket.set(zmq::sockopt::sndhwm, 0);
+  socket.set(zmq::sockopt::rcvhwm, 0);
+  try {
+    if (is_coordinator()) {
+      const int own_user = static_cast<int>(::geteuid());
+      zmq_setsockopt(socket.handle(), ZMQ_IPC_FILTER_UID, &own_user, sizeof own_user);
+      sockets_->server.emplace(session);
+      socket.bind(endpoint_of(session));
+    } else {
+      socket.set(zmq::sockopt::routing_id, routing_id(rank));
+      sockets_->lifeline.emplace(session, rank, deadline);
+      socket.connect(endpoint_of(session));
+    }
+  } catch (const zmq::error_t& error) {
+    throw Error(ErrorCode::io_failed, "join: the control socket failed")
+        .with("rank", rank)
+        .with("endpoint", endpoint_of(session))
+        .with("system", error.what());
+  }
+}
+
+Control::~Control() = default;
+
+void Control::send(int to, MessageKind kind, nlohmann::json body) {
+  const std::vector<std::uint8_t> bytes = encode({kind, rank_, std::move(body)});
+  if (is_coordinator()) {
+    sockets_->socket.send(zmq::buffer(routing_id(to)), zmq::send_flags::sndmore);
+  }
+  sockets_->socket.send(zmq::buffer(bytes), zmq::send_flags::dontwait);
+}
+
+std::optional<Message> Control::receive() {
+  while (true) {
+    zmq::message_t from, frame;
+    if (is_coordinator() && !sockets_->socket.recv(from, zmq::recv_flags::dontwait)) return {};
+    if (!sockets_->socket.recv(frame, zmq::recv_flags::dontwait)) return {};
+    if (frame.more()) {
+      drop_rest(sockets_->socket);
+      ++malformed_count_;
+      continue;
+    }
+    try {
+      Message message = decode({frame.data<std::uint8_t>(), frame.size()});
+      if (!is_coordinator() || from.to_string() == routing_id(message.rank)) return message;
+    } catch (const Error&) {
+      if (!is_coordinator()) throw;
+    }
+    ++malformed_count_;
+  }
+}
+
+std::vector<int> Control::lost() {
+  if (sockets_->server) return sockets_->server->ended();
+  if (sockets_->coordinator_lost || !sockets_->lifeline->ended()) return {};
+  sockets_->coordinator_lost = true;
+  return {0};
+}
+
+void Control::wait(std::span<const int> fds, Deadline deadline) {
+  std::vector<zmq::pollitem_t> items = {{sockets_->socket.handle(), 0, ZMQ_POLLIN, 0}};
+  const auto watch = [&](int fd) { items.push_back({nullptr, fd, ZMQ_POLLIN, 0}); };
+  if (sockets_->server) {
+    for (const int fd : sockets_->server->fds()) watch(fd);
+  } else if (!sockets_->coordinator_lost) {
+    watch(sockets_->lifeline->fd());
+  }
+  for (const int fd : fds) watch(fd);
+  const auto left =
+      std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+  zmq::poll(items, std::max(left, std::chrono::milliseconds(0)));
+}
+
+}  // namespace crossmesh

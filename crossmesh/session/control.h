@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// The control plane of one rank: messages over ZeroMQ on an abstract ipc socket, and the lifelines
+// beside them. Members speak with the coordinator (rank 0) only. It waits, it decides nothing.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "crossmesh/session/message.h"
+#include "crossmesh/transport/transport.h"
+
+namespace crossmesh {
+
+class Control {
+ public:
+  // Rank 0 binds; the others connect, at most until `deadline`.
+  Control(const std::string& session, int rank, Deadline deadline);
+  ~Control();
+  Control(const Control&) = delete;
+  Control& operator=(const Control&) = delete;
+
+  bool is_coordinator() const { return rank_ == 0; }
+
+  // From a member, `to` is 0. A message to a rank that is gone is dropped.
+  void send(int to, MessageKind kind, nlohmann::json body = nlohmann::json::object());
+
+  // The next message, if one has come. Malformed messages are dropped on the coordinator, since
+  // anything of this user may connect to it, and counted.
+  std::optional<Message> receive();
+
+  // Ranks whose process ended since the last call; on a member only rank 0 is watched.
+  std::vector<int> lost();
+
+  // Sleeps until a message, a lifeline or one of `fds` wakes, or `deadline`.
+  void wait(std::span<const int> fds, Deadline deadline);
+
+  std::int64_t malformed_count() const { return malformed_count_; }
+
+ private:
+  struct Sockets;
+  int rank_;
+  std::int64_t malformed_count_ = 0;
+  std::unique_ptr<Sockets> sockets_;
+};
+
+}  // namespace crossmesh

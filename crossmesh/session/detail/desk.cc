@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crossmesh/session/detail/desk.h"
+
+#include <algorithm>
+
+#include "crossmesh/base/error.h"
+
+namespace crossmesh {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A wait looks around at least this often, whatever wakes it.
+constexpr std::chrono::milliseconds kLookAround{200};
+
+// When a connection ends, the reason may still be on its way over another one.
+constexpr std::chrono::milliseconds kReasonGrace{100};
+
+// How long a member that lost a peer waits for the coordinator to say who died.
+constexpr std::chrono::milliseconds kVerdictGrace{2000};
+
+// Messages that belong to one attempt carry its number.
+bool is_of_attempt(MessageKind kind) {
+  switch (kind) {
+    case MessageKind::whole:
+    case MessageKind::released:
+    case MessageKind::commit:
+    case MessageKind::committing:
+    case MessageKind::committed:
+    case MessageKind::finished:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// The error that another rank sent.
+Error carried_error(const Message& message) {
+  return Error::from_text(static_cast<ErrorCode>(field<std::int64_t>(message, "code")),
+                          field<std::string>(message, "text"));
+}
+
+}  // namespace
+
+Desk::Desk(const SessionOptions& options, Transport& transport)
+    : options_(options), transport_(transport) {}
+
+void Desk::open(Deadline deadline) { control_.emplace(options_.session, options_.rank, deadline); }
+
+void Desk::enter(Phase phase) {
+  phase_ = phase;
+  if (options_.on_phase) options_.on_phase(phase);
+  last_progress_ = Clock::now();  // a pause is not a wait
+}
+
+std::string Desk::title(int rank) const {
+  if (is_source(rank)) return fmt::format("trainer {} (rank {})", rank, rank);
+  return fmt::format("engine {} (rank {})", rank - options_.source_count, rank);
+}
+
+std::vector<int> Desk::members() const {
+  std::vector<int> ranks;
+  for (int rank = 1; rank < rank_count(); ++rank) ranks.push_back(rank);
+  return ranks;
+}
+
+void Desk::send(int to, MessageKind kind, nlohmann::json body) {
+  if (is_of_attempt(kind)) body["attempt"] = attempt_;
+  control_->send(to, kind, std::move(body));
+}
+
+void Desk::send_to_all(MessageKind kind, const nlohmann::json& body) {
+  for (const int rank : members()) send(rank, kind, body);
+}
+
+bool Desk::has(MessageKind kind, int rank) const {
+  const auto found = inbox_.find({kind, rank});
+  return found != inbox_.end() && !found->second.empty();
+}
+
+Message Desk::take(MessageKind kind, int rank) {
+  std::vector<Message>& queue = inbox_.at({kind, rank});
+  Message message = std::move(queue.front());
+  queue.erase(queue.begin());
+  return message;
+}
+
+void Desk::serve(const Wait& wait) {
+  last_progress_ = last_alive_ = Clock::now();
+  progressed_since_alive_ = false;
+  auto limit = wait.limit.count() > 0 ? wait.limit : options_.timeout;
+  // The coordinator knows best who is missing, so it gives up first.
+  if (!is_coordinator() && !wait.work) limit += limit / 4 + kReasonGrace;
+  while (true) {
+    bool changed = false;
+    try {
+      changed = wait.work && wait.work();
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::peer_lost) throw;
+      await_verdict(error);
+    }
+    read_messages(changed);
+    watch_lifelines();
+    if (wait.done()) return;
+    keep_alive(changed);
+    if (changed) {
+      last_progress_ = Clock::now();
+      continue;
+    }
+    if (Clock::now() - last_progress_ > limit) give_up(wait);
+    const std::vector<int> fds = transport_.wake_fds();
+    control_->wait(fds, std::min(last_progress_ + limit, Clock::now() + kLookAround));
+  }
+}
+
+void Desk::read_messages(bool& changed) {
+  while (std::optional<Message> message = control_->receive()) {
+    changed = true;
+    handle(std::move(*message));
+  }
+}
+
+void Desk::handle(Message message) {
+  if (message.rank < 0 || message.rank >= rank_count()) return;
+  if (is_of_attempt(message.kind) && field<std::int64_t>(message, "attempt") != attempt_) return;
+  if (message.kind == MessageKind::alive) return;
+  if (message.kind == MessageKind::abort) {
+    ended_ = true;
+    throw carried_error(message);
+  }
+  if (message.kind == MessageKind::failed) {
+    gone_.insert(message.rank);
+    throw carried_error(message);
+  }
+  inbox_[{message.kind, message.rank}].push_back(std::move(message));
+}
+
+void Desk::watch_lifelines() {
+  if (leaving_) return;
+  std::set<int> lost;
+  for (const int rank : control_->lost()) {
+    if (!gone_.contains(rank)) lost.insert(rank);
+  }
+  if (!lost.empty()) abort_for_losses(std::move(lost));
+}
+
+// Several connections end when one rank dies, since its peers give up: whoever said why is not the
+// one that died.
+void Desk::abort_for_losses(std::set<int> lost) {
+  const auto until = Clock::now() + kReasonGrace;
+  std::optional<Error> said;
+  while (Clock::now() < until) {
+    if (!is_coordinator()) {
+      // The coordinator says why before it goes, over the other connection.
+      bool changed = false;
+      read_messages(changed);
+    }
+    while (std::optional<Message> message = control_->receive()) {
+      if (message->kind != MessageKind::failed) continue;
+      gone_.insert(message->rank);
+      if (!said) said = carried_error(*message);
+    }
+    for (const int rank : control_->lost()) lost.insert(rank);
+    control_->wait({}, until);
+  }
+  std::erase_if(lost, [&](int rank) { return gone_.contains(rank); });
+  if (lost.empty() && said) throw *said;
+  throw loss_error(lost.empty() ? *gone_.begin() : *lost.begin());
+}
+
+Error Desk::loss_error(int rank) const {
+  return Error(ErrorCode::peer_lost, "update: a rank's process ended")
+      .with("lost", title(rank))
+      .with("phase", name_of(phase_))
+      .with("seen by", title(options_.rank))
+      .hint("see what that process printed last; the job must be started again");
+}
+
+// A lost data connection has a cause that the coordinator learns from the lifelines.
+void Desk::await_verdict(const Error& own) {
+  if (!is_coordinator()) {
+    const auto until = Clock::now() + kVerdictGrace;
+    while (Clock::now() < until) {
+      bool changed = false;
+      read_messages(changed);
+      watch_lifelines();
+      control_->wait({}, until);
+    }
+  } else {
+    const auto until = Clock::now() + kReasonGrace;
+    while (Clock::now() < until) {
+      watch_lifelines();
+      control_->wait({}, until);
+    }
+  }
+  throw own;
+}
+
+// Tells the others that bytes still flow, so that a long update is not taken for a dead one.
+void Desk::keep_alive(bool changed) {
+  progressed_since_alive_ |= changed;
+  if (!progressed_since_alive_ || Clock::now() - last_alive_ < options_.timeout / 5) return;
+  last_alive_ = Clock::now();
+  progressed_since_alive_ = false;
+  if (is_coordinator()) {
+    send_to_all(MessageKind::alive);
+  } else {
+    send(0, MessageKind::alive);
+  }
+}
+
+void Desk::give_up(const Wait& wait) {
+  const double seconds = std::chrono::duration<double>(Clock::now() - last_progress_).count();
+  throw Error(ErrorCode::timed_out, fmt::format("update: no progress for {:.1f} s", seconds))
+      .with("phase", name_of(phase_))
+      .with("at", title(options_.rank))
+      .with("waiting for", wait.describe ? wait.describe() : std::string(title(0)));
+}
+
+std::map<int, Message> Desk::gather(MessageKind kind, const std::vector<int>& ranks,
+                                    std::chrono::milliseconds limit) {
+  Wait wait;
+  wait.limit = limit;
+  wait.done = [&] {
+    return std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return has(kind, rank); });
+  };
+  wait.describe = [&] {
+    std::vector<std::string> missing;
+    for (const int rank : ranks) {
+      if (!has(kind, rank)) missing.push_back(title(rank));
+    }
+    return fmt::format("{} from {}", name_of(kind), fmt::join(missing, ", "));
+  };
+  serve(wait);
+  std::map<int, Message> messages;
+  for (const int rank : ranks) messages.emplace(rank, take(kind, rank));
+  return messages;
+}
+
+Message Desk::expect(MessageKind kind, std::chrono::milliseconds limit) {
+  Wait wait;
+  wait.limit = limit;
+  wait.done = [&] { return has(kind, 0); };
+  wait.describe = [&] { return fmt::format("{} from {}", name_of(kind), title(0)); };
+  serve(wait);
+  return take(kind, 0);
+}
+
+void Desk::fail(const Error& error) {
+  if (ended_ || !control_) return;
+  ended_ = true;
+  try {
+    const nlohmann::json body = {{"code", static_cast<int>(error.code())}, {"text", error.text()}};
+    if (is_coordinator()) {
+      send_to_all(MessageKind::abort, body);
+    } else {
+      send(0, MessageKind::failed, body);
+    }
+  } catch (const std::exception&) {
+    // The others will see the lifeline end.
+  }
+}
+
+}  // namespace crossmesh

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// One rank's part in a job: it joins, agrees with all others on one schedule before the first byte,
+// then moves versions, each whole or not at all per engine replica. Trainer rank 0 coordinates.
+//
+//   join → agree → { update | receive }* → leave
+//
+// A session belongs to one thread and starts none of its own (ZeroMQ has its I/O thread).
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "crossmesh/base/error.h"
+#include "crossmesh/layout/layout.h"
+#include "crossmesh/schedule/schedule.h"
+#include "crossmesh/transport/transport.h"
+
+namespace crossmesh {
+
+enum class Phase : std::uint8_t { join, agree, ready, start, move, complete, commit, leave };
+std::string_view name_of(Phase phase);
+Phase phase_from_name(std::string_view name);  // Throws: invalid_argument listing the phases
+
+struct SessionOptions {
+  std::string session;   // 32 hexadecimal digits: the job's own name
+  int source_count = 0;  // trainer ranks, 0 .. source_count - 1
+  int target_count = 0;  // engine ranks, which follow: rank source_count + t is engine rank t
+  int rank = 0;          // this one, among all
+  std::chrono::milliseconds timeout{10'000};         // without any progress, in every wait
+  std::chrono::milliseconds ready_timeout{600'000};  // for work outside: a training step, a check
+  std::function<void(Phase)> on_phase;               // called when this rank enters a phase
+};
+
+// Where a rank's parameters live: the buffers that hold them, and each parameter's place. Indexed
+// by the layout's parameters; a parameter that this rank does not hold has buffer -1. The memory
+// stays where it is until the session ends.
+struct ParameterPlace {
+  int buffer = -1;
+  std::int64_t offset_bytes = 0;
+};
+struct ParameterMemory {
+  std::vector<Buffer> buffers;
+  std::vector<ParameterPlace> places;
+};
+
+// The engine's own loader, for tensors that take the fallback: it gets the whole tensor, row-major,
+// in the checkpoint's dtype, and writes what belongs to this rank. The bytes are gone afterwards.
+using FallbackLoader = std::function<void(const TensorInfo&, std::span<const std::byte>)>;
+
+// What an engine rank serves.
+struct EngineState {
+  enum class Kind : std::uint8_t {
+    whole,  // every parameter at `version`
+    torn,   // bytes of a failed attempt are in; the next full update mends it
+  };
+  Kind kind = Kind::whole;
+  std::int64_t version = 0;  // 0: what it held before the first update
+};
+// `whole at 3`, `torn`
+std::string to_string(const EngineState& state);
+
+// What one rank moved in one update.
+struct UpdateReport {
+  std::int64_t version = 0;
+  double seconds = 0;      // on the coordinator: `start` sent to the last commit acknowledged
+  std::int64_t bytes = 0;  // source bytes that left or reached this rank
+  std::int64_t bytes_fallback = 0;
+  std::int64_t staging_bytes_peak = 0;
+};
+
+class Session {
+ public:
+  // Throws: invalid_argument when ranks and counts do not fit.
+  Session(SessionOptions options, std::unique_ptr<Transport> transport);
+  ~Session();
+
+  // Every rank calls it. Blocks until all ranks are there.
+  // Throws: timed_out naming the ranks that did not come.
+  void join();
+
+  // Every rank calls it with its side's whole layout and its own memory. Layouts are exchanged
+  // once, the plan is compiled and proven on every rank, and the fingerprints are compared. Throws,
+  // on every rank: mismatch naming the tensor, the ranks and both values; whatever compile and
+  // arrange throw. Nothing has moved then.
+  void agree(const Layout& layout, const ScheduleOptions& options, const ParameterMemory& memory,
+             FallbackLoader loader = {});
+
+  // Requires: agree.
+  const Schedule& schedule() const;
+
+  // On trainer ranks, with the weights of `version` in place. Blocks until the update ends. The
+  // weights may be overwritten afterwards.
+  // Throws: aborted, peer_lost or timed_out, naming the rank and the phase.
+  UpdateReport update(std::int64_t version);
+
+  // On engine ranks. Blocks until this rank serves the next version.
+  // Throws: as update; state() then tells what the parameters hold.
+  UpdateReport receive();
+
+  EngineState state() const;
+
+  // A collective of the caller's own: everyone gives, everyone gets all, by rank.
+  std::vector<nlohmann::json> exchange(std::string_view tag, const nlohmann::json& value);
+
+  // Every rank calls it. After it, a closed connection is no loss.
+  void leave();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace crossmesh
