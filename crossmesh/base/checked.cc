@@ -16,7 +16,9 @@ std::int64_t checked_add(std::int64_t a, std::int64_t b) {
 std::int64_t checked_mul(std::int64_t a, std::int64_t b) {
   std::int64_t product = 0;
   if (__builtin_mul_overflow(a, b, &product)) {
-    throw Error(ErrorCode::limit_exceeded, "multiply: sizes overflow 63 bits").with("a", a).with("b", b);
+    throw Error(ErrorCode::limit_exceeded, "multiply: sizes overflow 63 bits")
+        .with("a", a)
+        .with("b", b);
   }
   return product;
 }

@@ -11,9 +11,28 @@
 namespace crossmesh {
 
 enum class DType : std::uint8_t {
-  boolean, u8, i8, u16, i16, u32, i32, u64, i64,
-  f4, f6_e2m3, f6_e3m2, f8_e4m3, f8_e5m2, f8_e8m0, f8_e4m3fnuz, f8_e5m2fnuz,
-  f16, bf16, f32, f64, c64,
+  boolean,
+  u8,
+  i8,
+  u16,
+  i16,
+  u32,
+  i32,
+  u64,
+  i64,
+  f4,
+  f6_e2m3,
+  f6_e3m2,
+  f8_e4m3,
+  f8_e5m2,
+  f8_e8m0,
+  f8_e4m3fnuz,
+  f8_e5m2fnuz,
+  f16,
+  bf16,
+  f32,
+  f64,
+  c64,
 };
 
 inline constexpr int kDTypeCount = static_cast<int>(DType::c64) + 1;

@@ -5,17 +5,28 @@ namespace crossmesh {
 
 std::string_view name_of(ErrorCode code) {
   switch (code) {
-    case ErrorCode::invalid_argument: return "invalid_argument";
-    case ErrorCode::corrupt_file: return "corrupt_file";
-    case ErrorCode::io_failed: return "io_failed";
-    case ErrorCode::unsupported: return "unsupported";
-    case ErrorCode::mismatch: return "mismatch";
-    case ErrorCode::limit_exceeded: return "limit_exceeded";
-    case ErrorCode::out_of_memory: return "out_of_memory";
-    case ErrorCode::timed_out: return "timed_out";
-    case ErrorCode::peer_lost: return "peer_lost";
-    case ErrorCode::aborted: return "aborted";
-    case ErrorCode::internal: return "internal";
+    case ErrorCode::invalid_argument:
+      return "invalid_argument";
+    case ErrorCode::corrupt_file:
+      return "corrupt_file";
+    case ErrorCode::io_failed:
+      return "io_failed";
+    case ErrorCode::unsupported:
+      return "unsupported";
+    case ErrorCode::mismatch:
+      return "mismatch";
+    case ErrorCode::limit_exceeded:
+      return "limit_exceeded";
+    case ErrorCode::out_of_memory:
+      return "out_of_memory";
+    case ErrorCode::timed_out:
+      return "timed_out";
+    case ErrorCode::peer_lost:
+      return "peer_lost";
+    case ErrorCode::aborted:
+      return "aborted";
+    case ErrorCode::internal:
+      return "internal";
   }
   return "internal";
 }

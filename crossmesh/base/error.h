@@ -19,12 +19,13 @@ enum class ErrorCode {
   io_failed,         // the system refused to read, write, map or connect
   unsupported,       // a legal request that crossmesh does not serve
   mismatch,          // two sides, or a config and a checkpoint, disagree
-  limit_exceeded,    // a bound given by the caller is too small; the text names the number that would do
-  out_of_memory,     // memory could not be reserved
-  timed_out,         // a wait reached its limit
-  peer_lost,         // a peer died or closed its connection
-  aborted,           // an attempt was cancelled
-  internal,          // a bug in crossmesh
+  limit_exceeded,  // a bound given by the caller is too small; the text names the number that would
+                   // do
+  out_of_memory,   // memory could not be reserved
+  timed_out,       // a wait reached its limit
+  peer_lost,       // a peer died or closed its connection
+  aborted,         // an attempt was cancelled
+  internal,        // a bug in crossmesh
 };
 
 std::string_view name_of(ErrorCode code);

@@ -11,8 +11,9 @@ TEST(Error, text_lists_facts_then_the_hint) {
                           .with("tensor", "model.norm.weight")
                           .with("rank", 3)
                           .hint("check the config");
-  EXPECT_EQ(error.text(),
-            "compile: shapes differ\n  tensor  model.norm.weight\n  rank  3\n  hint  check the config");
+  EXPECT_EQ(
+      error.text(),
+      "compile: shapes differ\n  tensor  model.norm.weight\n  rank  3\n  hint  check the config");
 }
 
 TEST(Error, a_fact_added_by_a_caller_stays_before_the_hint) {

@@ -22,7 +22,8 @@ class DimVector {
   DimVector(std::initializer_list<std::int64_t> values)
       : DimVector(std::span<const std::int64_t>(values.begin(), values.size())) {}
   // Requires: at most kDimsMax values.
-  explicit DimVector(std::span<const std::int64_t> values) : size_(static_cast<int>(values.size())) {
+  explicit DimVector(std::span<const std::int64_t> values)
+      : size_(static_cast<int>(values.size())) {
     assert(values.size() <= kDimsMax);
     std::copy(values.begin(), values.end(), values_.begin());
   }

@@ -14,6 +14,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -240,6 +241,8 @@ inline std::string run_processes(int count, const Body& body) {
   const FileDescriptor reader(ends[0]);
   FileDescriptor writer(ends[1]);
   std::vector<pid_t> children;
+  // What is buffered would be written by every child.
+  std::fflush(nullptr);
   for (int number = 0; number < count; ++number) {
     const pid_t child = ::fork();
     if (child == 0) {

@@ -11,11 +11,11 @@
 namespace crossmesh {
 
 struct Fault {
-  std::string what;       // one line: `copy reads outside its piece`
+  std::string what;  // one line: `copy reads outside its piece`
   std::string tensor;
   std::string parameter;
-  int rank = -1;          // a target rank, or -1
-  std::string facts;      // boxes and numbers
+  int rank = -1;      // a target rank, or -1
+  std::string facts;  // boxes and numbers
 
   bool operator==(const Fault&) const = default;
 };
