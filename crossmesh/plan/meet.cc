@@ -18,6 +18,7 @@ using detail::Part;
 
 // What a source class holds: distinct boxes, and for each the parts that hold it.
 struct Held {
+  const LayoutClass* source = nullptr;
   std::vector<Part> parts;  // in the order of index.boxes, then of role
   BoxIndex index;
   std::vector<std::size_t> first_part;  // of each box; one more at the end
@@ -26,6 +27,7 @@ struct Held {
 
 Held held_by(const LayoutClass& source, const Space& fine) {
   Held held;
+  held.source = &source;
   held.parts = detail::parts_of(source, fine);
   std::vector<Box> boxes;
   for (const Part& part : held.parts) boxes.push_back(part.box);
@@ -52,6 +54,11 @@ Held held_by(const LayoutClass& source, const Space& fine) {
   held.first_part.push_back(held.parts.size());
   held.disjoint = detail::is_disjoint(held.index);
   return held;
+}
+
+const Piece& piece_of(const Held& held, const Part& part) {
+  const auto& pieces = held.source->pieces_of_role[static_cast<std::size_t>(part.role)];
+  return pieces[static_cast<std::size_t>(part.piece)];
 }
 
 View view_at(const Part& part, const Box& box) {
@@ -92,10 +99,18 @@ void require_held(const Held& held, const Part& wanted, const Space& fine) {
       .with("missing", to_string(rest.front()));
 }
 
-// Which of the parts that hold box `b` serves target role `role`.
+// Which of the parts that hold box `b` serves target role `role`. The first of them, and those of
+// pieces with the same box, take turns.
 const Part& chosen(const Held& held, std::size_t b, int role) {
-  const std::size_t count = held.first_part[b + 1] - held.first_part[b];
-  return held.parts[held.first_part[b] + static_cast<std::size_t>(role) % count];
+  const std::size_t first = held.first_part[b];
+  const std::size_t last = held.first_part[b + 1];
+  if (last - first == 1) return held.parts[first];
+  const Box& box = piece_of(held, held.parts[first]).box;
+  std::vector<std::size_t> equal;
+  for (std::size_t p = first; p < last; ++p) {
+    if (piece_of(held, held.parts[p]).box == box) equal.push_back(p);
+  }
+  return held.parts[equal[static_cast<std::size_t>(role) % equal.size()]];
 }
 
 // Takes each element of `wanted` from the first source box that holds it.

@@ -14,8 +14,8 @@ namespace crossmesh {
 // Boxes that one side of a class may be cut into where refinements do not nest.
 inline constexpr std::int64_t kFlatPiecesMax = 4096;
 
-// The copies that give each target role each element of its boxes exactly once. Where source roles
-// hold equal boxes, target role q reads from the (q mod n)-th of the n that do.
+// The copies that give each target role each element of its boxes exactly once. Where n source
+// roles have pieces with equal boxes, target role q reads from the (q mod n)-th of them.
 //
 // Ensures: copies are ordered by (target role, source role, target offset), have no dimension of
 // extent 1 and none that continues the one before it on both sides. The class indices and the

@@ -45,6 +45,7 @@ class Compiler {
   void add(int target_instance);
   int class_of(int source_class, int target_class);
   Conversion conversion_of(DType source, DType target) const;
+  void require_dtypes(const TensorInfo& held, const Instance& source, const Instance& target) const;
   void require_whole(const Instance& source);
   void require_holders(const Instance& source, const Instance& target, int plan_class);
   void require_bytes(const Instance& source, const Instance& target, int plan_class);
@@ -108,6 +109,21 @@ Conversion Compiler::conversion_of(DType source, DType target) const {
       .with("source dtype", name_of(source))
       .with("target dtype", name_of(target))
       .hint("crossmesh casts between F32, F16 and BF16; let the engine load it as opaque");
+}
+
+// A layout that tells a tensor's dtype twice must tell the same.
+void Compiler::require_dtypes(const TensorInfo& held, const Instance& source,
+                              const Instance& target) const {
+  const auto require = [](std::string_view side, DType tensor, DType elements) {
+    if (tensor == elements) return;
+    throw Error(ErrorCode::mismatch, "compile: the elements of a tensor have another dtype than it")
+        .with("side", side)
+        .with("tensor dtype", name_of(tensor))
+        .with("element dtype", name_of(elements));
+  };
+  require("source", held.dtype, source_class(source.layout_class).dtype);
+  if (target.opaque_reason >= 0) return;
+  require("target", wanted_tensor(target).dtype, target_class(target.layout_class).dtype);
 }
 
 int Compiler::class_of(int source, int target) {
@@ -192,6 +208,7 @@ void Compiler::add(int target_instance) {
   const Instance& source = plan_.source.instances[static_cast<std::size_t>(source_instance)];
   PlanInstance instance{source_instance, target_instance, -1, target.opaque_reason >= 0};
   try {
+    require_dtypes(plan_.source.tensors[static_cast<std::size_t>(source.tensor)], source, target);
     if (instance.opaque) {
       require_whole(source);
     } else {

@@ -236,6 +236,7 @@ TEST(Compile, another_shape_is_named) {
 TEST(Compile, dtypes_outside_the_table_are_named) {
   Layout source = two_trainers();
   source.classes[1].dtype = DType::i8;
+  source.tensors[1].dtype = DType::i8;
   EXPECT_EQ(error_of([&] { compile(source, two_engines()); }),
             "unsupported compile: no conversion between the dtypes of a tensor\n"
             "  source dtype  I8\n"
@@ -243,6 +244,18 @@ TEST(Compile, dtypes_outside_the_table_are_named) {
             "  tensor  k\n"
             "  parameter  qk\n"
             "  hint  crossmesh casts between F32, F16 and BF16; let the engine load it as opaque");
+}
+
+TEST(Compile, a_tensor_has_one_dtype) {
+  Layout source = two_trainers();
+  source.tensors[1].dtype = DType::i8;
+  EXPECT_EQ(error_of([&] { compile(source, two_engines()); }),
+            "mismatch compile: the elements of a tensor have another dtype than it\n"
+            "  side  source\n"
+            "  tensor dtype  I8\n"
+            "  element dtype  BF16\n"
+            "  tensor  k\n"
+            "  parameter  qk");
 }
 
 TEST(Compile, a_role_that_no_rank_plays_cannot_give) {

@@ -31,7 +31,9 @@ inline constexpr int kFaultsMax = 20;
 
 // Checks that each plan instance's copies move exactly the elements of each target piece from a
 // holder's piece of the same tensor, at the places that the layouts say, and that nothing else is
-// written; that conversions are those of the dtypes; that every wanted tensor is there.
+// written; that conversions are those of the dtypes; that every wanted tensor is there; that each
+// element of each target parameter is claimed once. It starts from the plan's addresses and asks
+// which element lies there. Pieces whose strides do not nest are reported, as they cannot be asked.
 Verdict verify(const Plan& plan);
 
 std::string explain(const Verdict& verdict);
