@@ -141,6 +141,12 @@ class Rank {
     tell(peer, "meet");
     check_equal(hear(peer), "meet");
   }
+  // Both ranks of two get what both said, that of rank 0 first.
+  std::string agree(const std::string& text) {
+    tell(1 - number_, text);
+    const std::string other = hear(1 - number_);
+    return number_ == 0 ? text + other : other + text;
+  }
   // Every rank waits for every other. It ends most tests: who goes is lost to the others.
   void meet() {
     for (int peer = 0; peer < count_; ++peer) {

@@ -299,6 +299,7 @@ TEST_P(Conformance, attempts_follow_one_another_and_slots_start_over) {
     rank.connect_all();
     const std::vector<Transfer> transfers = pieces(6, 100);
     const std::span<const Transfer> all(transfers);
+    std::vector<Ticket> tickets;
     for (const Attempt attempt : {1u, 2u, 7u}) {
       if (pair.gives) std::memset(memory.data(), static_cast<int>(attempt), 600);
       const Ticket first = pair.post(attempt, all.first(2));
@@ -312,7 +313,9 @@ TEST_P(Conformance, attempts_follow_one_another_and_slots_start_over) {
       check(memory.bytes() == std::vector<unsigned char>(600, static_cast<unsigned char>(attempt)),
             "the bytes differ");
       rank.meet();
+      tickets.push_back(second);
     }
+    for (const Ticket& ticket : tickets) check_equal(pair.progress(ticket), "4 finished");
   });
 }
 
@@ -345,6 +348,7 @@ TEST_P(Conformance, what_the_source_cancelled_never_lands_and_the_next_attempt_d
     const Ticket next = pair.post(2, transfers);
     rank.finish(next);
     check_equal(int{memory[299]}, 9);
+    check_equal(pair.progress(Ticket{1 - rank.number(), next.direction, 1, 0, 3}), "0");
     rank.meet();
   });
 }
@@ -383,29 +387,33 @@ TEST_P(Conformance, what_the_target_cancelled_never_lands_and_the_next_attempt_d
 }
 
 TEST_P(Conformance, after_cancel_returns_no_byte_is_read_even_if_a_pull_was_running) {
-  constexpr std::int64_t kBytes = std::int64_t{6} << 20;
-  constexpr int kRounds = 12;
+  constexpr std::int64_t kBytes = std::int64_t{16} << 20;
+  constexpr int kPieces = 64;
+  constexpr int kRoundsMax = 200;
   run(2, [](Rank& rank) {
     const Pair pair(rank);
     const Memory memory(kBytes);
     rank.transport().enroll(memory.buffer());
     rank.connect_all();
-    const std::vector<Transfer> transfers = pieces(64, kBytes / 64);
-    for (int round = 1; round <= kRounds; ++round) {
+    // Every other byte: slow enough for the source to come in between.
+    std::vector<Transfer> transfers = pieces(kPieces, kBytes / kPieces);
+    for (Transfer& transfer : transfers) {
+      transfer.nest = {{transfer.nest.run_count / 2}, {2}, {2}, 1, 1, 1};
+    }
+    int interrupted = 0;
+    for (int round = 1; round <= kRoundsMax && interrupted < 12; ++round) {
       const auto attempt = static_cast<Attempt>(round);
+      if (pair.gives) std::memset(memory.data(), 1, kBytes);
+      const Ticket ticket = pair.post(attempt, transfers);
+      rank.meet();
       if (pair.gives) {
-        std::memset(memory.data(), 1, kBytes);
-        const Ticket ticket = pair.post(attempt, transfers);
-        rank.meet();
         // Some of it was pulled: the target is at it.
-        while (rank.transport().progress(ticket).done < round) rank.transport().advance(1);
+        while (rank.transport().progress(ticket).done == 0) rank.transport().advance(1);
         rank.transport().cancel(attempt, soon());
         std::memset(memory.data(), 2, kBytes);
         rank.tell(1);
+        rank.hear(1);
       } else {
-        pair.post(attempt, transfers);
-        rank.meet();
-        // Pulls what it gets until the source has overwritten its memory.
         while (!rank.is_told(0)) rank.transport().advance(kBytes / 4);
         rank.hear(0);
         rank.settle();
@@ -413,9 +421,12 @@ TEST_P(Conformance, after_cancel_returns_no_byte_is_read_even_if_a_pull_was_runn
         check(std::find(bytes.begin(), bytes.end(), 2) == bytes.end(), "a byte came late");
         rank.transport().cancel(attempt, soon());
         std::memset(memory.data(), 0, kBytes);
+        rank.tell(0);
       }
-      rank.meet();
+      const std::string seen = rank.agree(rank.transport().progress(ticket).finished ? "1" : "0");
+      interrupted += seen == "00";
     }
+    check(interrupted > 0, "no pull was interrupted");
   });
 }
 

@@ -223,6 +223,31 @@ TEST_P(Peers, thousands_of_regions_reach_a_peer_that_does_not_listen) {
   });
 }
 
+TEST_P(Peers, regions_that_come_and_go_are_known_when_they_are_offered) {
+  constexpr int kRegions = 3000;
+  run(2, [](Rank& rank) {
+    const bool gives = rank.number() == 0;
+    const Memory memory(8, gives ? 5 : 0);
+    std::vector<Transfer> transfers;
+    for (int i = 0; i < kRegions; ++i) {
+      transfers.push_back(contiguous({.source_region = i, .target_region = 0, .size_bytes = 8}));
+    }
+    const std::span<const Transfer> all(transfers);
+    rank.connect_all();
+    if (!gives) {
+      rank.transport().enroll(memory.buffer());
+      rank.finish(rank.transport().post({0, kTake, 1, transfers}));
+    }
+    for (int i = 0; i < kRegions && gives; ++i) {
+      rank.transport().enroll(memory.buffer());
+      const auto one = all.subspan(static_cast<std::size_t>(i), 1);
+      rank.finish(rank.transport().post({1, kGive, 1, one}));
+      rank.transport().retire(i);
+    }
+    rank.meet();
+  });
+}
+
 TEST_P(Peers, many_files_reach_a_peer) {
   constexpr int kFiles = 60;
   run(2, [](Rank& rank) {

@@ -7,6 +7,7 @@
 #include <sys/un.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <map>
 #include <set>
@@ -248,6 +249,46 @@ TEST_P(Duo, private_memory_is_given_where_an_address_will_do) {
                   "  attempt  1\n  slot  0\n  region  1\n  hint  enroll memory that a memfd holds");
 }
 
+TEST_P(Duo, a_region_retires_once_its_own_transfers_are_done) {
+  open(100);
+  const Memory second(100, 4);
+  giver->enroll(second.buffer());
+  taker->enroll(second.buffer());
+  std::vector<Transfer> transfers = pieces(2, 50);
+  transfers[1].source_region = transfers[1].target_region = 1;
+  giver->post({1, kGive, 1, transfers});
+  taker->post({0, kTake, 1, transfers});
+  EXPECT_EQ(error_of([&] { giver->retire(0); }),
+            "invalid_argument: retire: an unfinished transfer names the region\n  peer  1\n"
+            "  rank  0\n  region  0\n  direction  give");
+  taker->advance(50);
+  EXPECT_EQ(error_of([&] { taker->retire(0); }), "no error");
+  EXPECT_EQ(error_of([&] { giver->retire(0); }), "no error");
+  EXPECT_EQ(error_of([&] { giver->retire(1); }),
+            "invalid_argument: retire: an unfinished transfer names the region\n  peer  1\n"
+            "  rank  0\n  region  1\n  direction  give");
+}
+
+TEST_P(Duo, a_transfer_that_was_cancelled_half_way_starts_anew) {
+  open(1000);
+  const std::vector<Transfer> first = pieces(1, 1000);
+  giver->post({1, kGive, 1, first});
+  const Ticket ticket = taker->post({0, kTake, 1, first});
+  taker->advance(100);
+  taker->advance(100);
+  EXPECT_EQ((*target)[199], 9);
+  EXPECT_EQ((*target)[200], 0);
+  EXPECT_EQ(taker->progress(ticket).done, 0);
+  giver->cancel(1, at_once());
+  taker->cancel(1, at_once());
+  std::memset(target->data(), 0, 1000);
+  const std::vector<Transfer> next = pieces(2, 500);
+  giver->post({1, kGive, 2, next});
+  taker->post({0, kTake, 2, next});
+  settle(*taker);
+  EXPECT_EQ(target->bytes(), std::vector<unsigned char>(1000, 9));
+}
+
 // ---- Bells --------------------------------------------------------------------------------------
 
 TEST_P(Duo, a_batch_rings_once_and_its_end_rings_back) {
@@ -273,11 +314,13 @@ TEST_P(Duo, a_batch_rings_once_and_its_end_rings_back) {
   EXPECT_FALSE(is_woken(*giver));
 }
 
-TEST_P(Duo, news_that_a_cancel_read_still_wake) {
+TEST_P(Duo, news_that_a_connect_read_still_wake) {
   open(100);
   settle(*taker);
+  EXPECT_FALSE(is_woken(*taker));
   giver.reset();
-  taker->cancel(1, soon());
+  EXPECT_EQ(error_of([&] { taker->connect(2, "", at_once()); }),
+            "timed_out: connect: the peer did not dial\n  peer  2\n  rank  1");
   EXPECT_TRUE(is_woken(*taker));
   EXPECT_EQ(error_of([&] { settle(*taker); }),
             "peer_lost: advance: the peer closed its connection or died\n  peer  0\n  rank  1");
@@ -398,6 +441,33 @@ TEST(Strangers, a_cancel_waits_for_a_reader_and_names_it) {
   dying.join();
 }
 
+TEST(Strangers, who_leaves_or_ends_waits_for_a_reader) {
+  for (const bool takes_leave : {true, false}) {
+    auto rank = make_shm({.session_name = kSession, .rank = 0});
+    const Impostor peer(*rank);
+    detail::Lane& lane = peer.page().lanes[0];
+    lane.target.pulling.store(3);
+    std::atomic<bool> has_gone = false;
+    bool was_asked = false;
+    std::thread reader([&] {
+      while (!was_asked && !has_gone) was_asked = lane.source.withdrawn.load() >= 3;
+      lane.target.pulling.store(0);
+      detail::send_value(peer.socket.get(), Message{.kind = MessageKind::bell});
+    });
+    if (takes_leave) rank->disconnect(1);
+    if (!takes_leave) rank.reset();
+    has_gone = true;
+    reader.join();
+    EXPECT_TRUE(was_asked) << takes_leave;
+    Packet packet = wait_for_packet(peer.socket.get());
+    if (takes_leave) {
+      EXPECT_EQ(detail::value_in<Message>(packet)->kind, MessageKind::bye);
+      packet = wait_for_packet(peer.socket.get());
+    }
+    EXPECT_EQ(packet.received, Received::end) << takes_leave;
+  }
+}
+
 TEST(Strangers, a_peer_that_acknowledges_or_offers_too_much_gets_no_further_than_was_posted) {
   const auto rank = make_shm({.session_name = kSession, .rank = 0});
   const Memory memory(100, 3);
@@ -493,6 +563,10 @@ TEST(Strangers, noise_and_silence_keep_no_one_out) {
   detail::send_value(old, wrong);
   const int own_rank = dial();
   detail::send_value(own_rank, valid_hello(0, 0));
+  Hello other = valid_hello(1, 0);
+  other.session_name[0] = '?';
+  const int other_session = dial();
+  detail::send_value(other_session, other);
   // More silent guests than there is room for; then one that has closed again.
   for (int i = 0; i < 300; ++i) dial();
   guests.pop_back();
@@ -505,6 +579,9 @@ TEST(Strangers, noise_and_silence_keep_no_one_out) {
   }
   EXPECT_EQ(detail::value_in<Hello>(wait_for_packet(old))->verdict, Verdict::other_protocol);
   EXPECT_EQ(detail::value_in<Hello>(wait_for_packet(own_rank))->verdict, Verdict::other_rank);
+  const Packet refusal = wait_for_packet(other_session);
+  EXPECT_EQ(detail::value_in<Hello>(refusal)->verdict, Verdict::other_session);
+  EXPECT_EQ(refusal.fd.get(), -1);
   // A guest that speaks late is served like any other.
   const int late = guests.back().get();
   detail::send_value(late, valid_hello(2, 0));
