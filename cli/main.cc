@@ -48,9 +48,7 @@ int main_of(int argc, char** argv) {
   register_read(app, invocation);
   register_info(app, invocation);
   register_plan(app, invocation);
-#ifdef CROSSMESH_WITH_MOVE
   register_move(app, invocation);
-#endif
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -39,7 +39,7 @@ IO_FILES = tuple(
 ORACLE_FORBIDS = ("layout", "source", "target", "plan", "schedule", "session")
 
 # Headers that only tests include.
-TEST_HEADERS = ("testing.h", "conformance.h", "temporary_folder.h")
+TEST_HEADERS = ("testing.h", "conformance.h", "golden.h", "temporary_folder.h")
 
 CODE_SUFFIXES = (".h", ".cc")
 TEXT_SUFFIXES = (".h", ".cc", ".py", ".sh", ".cmake", ".md", ".txt", ".yml", ".json", ".supp")
@@ -173,12 +173,12 @@ def check_includes(name: str, text: str, modules: dict[str, Module]) -> Iterable
         yield Finding(name, 1, "includes", f"folder {own} has no crossmesh_module line")
     for line, path in included(text):
         target = path.split("/")
-        if target[0] in ("cli", "python", "bench", "tests") and own:
+        shared = is_test(name) and is_test(path)
+        if target[0] in ("cli", "python", "bench", "tests") and own and not shared:
             yield Finding(name, line, "includes", f"a module includes the front end's {path}")
         if target[0] != "crossmesh" or len(target) < 3:
             continue
         used = target[1]
-        shared = is_test(name) and is_test(path)
         if "detail" in target[2:] and used != own and not shared:
             yield Finding(name, line, "detail", f"{path} is private to {used}")
         if module and used != own and used not in module.uses:
@@ -333,6 +333,7 @@ def closure(root: Path, name: str, seen: dict[str, str]) -> None:
 def compile_flags() -> list[str]:
     """Returns what a lone header needs to compile."""
     flags = ["-std=c++20", "-fsyntax-only", "-x", "c++", "-Wall", "-Wextra", "-Werror"]
+    flags.append('-DCROSSMESH_TEST_DATA="tests/data"')
     for package in ("fmt", "libzmq", "libxxhash", "nlohmann_json", "CLI11"):
         shown = subprocess.run(
             ["pkg-config", "--cflags", package], capture_output=True, text=True, check=False

@@ -4,11 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <fstream>
 #include <map>
-#include <sstream>
 
 #include "crossmesh/base/error.h"
+#include "tests/golden.h"
 
 namespace crossmesh {
 namespace {
@@ -311,17 +310,8 @@ TEST(Shard, geometry_does_not_grow_with_names) {
   EXPECT_EQ(many.parameter_classes, few.parameter_classes);
 }
 
-std::string file_text(const std::string& name) {
-  std::ifstream file(CROSSMESH_TEST_DATA "/" + name);
-  EXPECT_TRUE(file) << name;
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
 TEST(Shard, explains_itself) {
-  EXPECT_EQ(explain(shard(deep_catalog(1), parse_spec("fsdp=3,tp=2"))),
-            file_text("explain_shard.txt"));
+  expect_golden("explain_shard.txt", explain(shard(deep_catalog(1), parse_spec("fsdp=3,tp=2"))));
 }
 
 std::string refusal_of(const TensorInfo& tensor, const std::string& trainer) {

@@ -2,13 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "crossmesh/base/error.h"
 #include "crossmesh/target/family.h"
+#include "tests/golden.h"
 
 namespace crossmesh {
 namespace {
@@ -16,20 +16,12 @@ namespace {
 using Json = nlohmann::json;
 using Elements = std::vector<std::int64_t>;
 
-std::string file_text(const std::string& name) {
-  std::ifstream file(CROSSMESH_TEST_DATA "/" + name);
-  EXPECT_TRUE(file) << name;
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
 Layout lay_out_config(const ModelConfig& config, const std::string& engine) {
   return lay_out(family_of(config), config, parse_spec(engine));
 }
 
 ModelConfig small_config(const std::string& family) {
-  return parse_config(file_text("configs/small-" + family + ".json"));
+  return parse_config(test_data("configs/small-" + family + ".json"));
 }
 
 // What one element of a parameter holds.
@@ -201,8 +193,8 @@ Image recorded_image(const std::vector<Json>& lines) {
 }
 
 TEST(LayOut, native_layouts_equal_the_recorded_ones) {
-  std::istringstream file(file_text("golden_layouts.jsonl"));
-  const Json configs = Json::parse(file_text("golden_configs.json"));
+  std::istringstream file(test_data("golden_layouts.jsonl"));
+  const Json configs = Json::parse(test_data("golden_configs.json"));
   std::map<std::tuple<std::string, int, int>, std::vector<Json>> lines_of_rank;
   for (std::string text; std::getline(file, text);) {
     const Json line = Json::parse(text);
@@ -395,7 +387,7 @@ TEST(LayOut, parameters_take_the_dtype_that_is_asked_for) {
 }
 
 TEST(LayOut, geometry_does_not_grow_with_layers) {
-  ModelConfig config = parse_config(file_text("configs/llama-3.1-70b.json"));
+  ModelConfig config = parse_config(test_data("configs/llama-3.1-70b.json"));
   const Layout layout = lay_out_config(config, "replicas=4,tp=8");
   EXPECT_EQ(layout.parameters.size(), 483U);
   EXPECT_EQ(layout.tensors.size(), 723U);
@@ -456,7 +448,7 @@ TEST(LayOut, axes_that_engines_do_not_have_are_refused) {
 TEST(LayOut, explains_itself) {
   ModelConfig config = worked_config();
   config.tied_embeddings = true;
-  EXPECT_EQ(explain(lay_out_config(config, "replicas=2,tp=4")), file_text("explain_lay_out.txt"));
+  expect_golden("explain_lay_out.txt", explain(lay_out_config(config, "replicas=2,tp=4")));
 }
 
 }  // namespace
