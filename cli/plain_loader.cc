@@ -152,7 +152,7 @@ std::int64_t divide(std::int64_t value, std::int64_t tp, std::string_view what) 
   return value / tp;
 }
 
-// Rows of one tensor of a fused parameter; `columns` 0 stands for a vector.
+// Rows [first_row, first_row + rows) of one tensor of a fused parameter.
 struct FusedRows {
   std::string tensor;
   std::int64_t tensor_rows = 0;
@@ -160,6 +160,7 @@ struct FusedRows {
   std::int64_t rows = 0;
 };
 
+// No columns: a vector.
 PlainParameter fuse(std::string name, const std::vector<FusedRows>& pieces, std::int64_t columns) {
   PlainParameter parameter{name, {0}, name, {}};
   if (columns > 0) parameter.shape.push_back(columns);
