@@ -10,7 +10,7 @@ source tools/setup.sh
 
 ensure_packages "${build_packages[@]}"
 choose_cmake
-options=(-DCMAKE_MAKE_PROGRAM="$(command -v ninja)")
+options=(-DCMAKE_MAKE_PROGRAM="$ninja")
 command -v ccache >/dev/null && options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 
 printf '== building (the first time takes a few minutes)\n'

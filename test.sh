@@ -50,7 +50,7 @@ ensure_packages "${packages[@]}"
 choose_cmake
 mkdir -p build/log
 
-options=(-DCMAKE_MAKE_PROGRAM="$(command -v ninja)")
+options=(-DCMAKE_MAKE_PROGRAM="$ninja")
 command -v ccache >/dev/null && options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 
 build() {

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Sourced by demo.sh and test.sh. `ensure_packages NAME...` installs the Debian packages that are
-# missing, or prints the one line that would and returns 1. `choose_cmake` sets $cmake and $ctest.
+# missing, or prints the one line that would and returns 1. `choose_cmake` sets
+# $cmake, $ctest and $ninja.
 # shellcheck shell=bash
 
 build_packages=(g++ cmake ninja-build pkg-config libfmt-dev nlohmann-json3-dev libcli11-dev
@@ -61,6 +62,9 @@ choose_cmake() {
       sed -n '1s/[^0-9]*\([0-9.]*\).*/\1/p') || continue
     if [[ $(printf '3.25\n%s\n' "$version" | sort -V | head -1) == 3.25 ]]; then
       cmake=$candidate
+      # A ninja earlier on PATH may be a shim that runs nothing.
+      ninja=/usr/bin/ninja
+      [[ -x $ninja ]] || ninja=$(command -v ninja)
       ctest=${candidate%cmake}ctest
       return 0
     fi
