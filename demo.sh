@@ -11,7 +11,10 @@ source tools/setup.sh
 ensure_packages "${build_packages[@]}"
 choose_cmake
 options=(-DCMAKE_MAKE_PROGRAM="$ninja")
-command -v ccache >/dev/null && options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+if command -v ccache >/dev/null; then
+  export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
+  options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+fi
 
 printf '== building (the first time takes a few minutes)\n'
 mkdir -p build/log

@@ -51,7 +51,10 @@ choose_cmake
 mkdir -p build/log
 
 options=(-DCMAKE_MAKE_PROGRAM="$ninja")
-command -v ccache >/dev/null && options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+if command -v ccache >/dev/null; then
+  export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
+  options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+fi
 
 build() {
   run "$1-configure" "$cmake" --preset "$1" "${options[@]}"
