@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Shows the whole of it: builds crossmesh, makes a checkpoint of Qwen3-0.6B's size with random
 # weights, plans the move from two FSDP ranks into two tensor-parallel engine ranks, then moves it
-# between processes and checks every element. About 1.5 GB of disk and 4 GB of memory.
+# between processes and checks every element. About 1.5 GB of disk and 6 GB of memory.
 set -euo pipefail
 cd "$(dirname "$0")"
 # shellcheck source=tools/setup.sh
