@@ -191,8 +191,10 @@ int run_launched_rank(MoveCommand& move) {
     progress = std::make_unique<Progress>("move", move.options.iterations, Progress::Unit::steps);
     on_iteration = [&](int done) { progress->update(done); };
   }
-  const RankOutcome outcome = run_rank({move.options, move.session, move.rank},
-                                       make_shm({move.session, move.rank}), on_iteration);
+  if (move.options.pause) hold_continue_signal();
+  const RankOptions options{move.options, move.session, move.rank,
+                            [&] { report_pause(move.report_fd); }};
+  const RankOutcome outcome = run_rank(options, make_shm({move.session, move.rank}), on_iteration);
   if (progress) progress->finish();
   report_outcome(move.report_fd, outcome);
   return outcome.error ? kExitFailed : kExitDone;

@@ -23,13 +23,19 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kLook{20};
 
-// How a rank learns where to report: the descriptor stays open across exec.
+// report = { pause } outcome
+// pause  = "paused" newline
+// outcome = JSON on one line
+constexpr std::string_view kPaused = "paused\n";
+
 struct Child {
   RankProcess process;
   FileDescriptor report;
   std::string text;
   std::optional<int> status;
   bool stopped = false;
+
+  bool has_paused() const { return text.starts_with(kPaused); }
 };
 
 [[noreturn]] void become_rank(const Launch& launch, int rank, int report_fd, pid_t parent) {
@@ -103,7 +109,8 @@ void look_at(Child& child) {
 
 RankOutcome outcome_of(const Child& child) {
   const int rank = child.process.rank;
-  const auto json = nlohmann::ordered_json::parse(child.text, nullptr, /*allow_exceptions=*/false);
+  const std::string text = child.text.substr(child.has_paused() ? kPaused.size() : 0);
+  const auto json = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_object()) return outcome_from_json(json);
   RankOutcome outcome;
   outcome.rank = rank;
@@ -121,21 +128,46 @@ RankOutcome outcome_of(const Child& child) {
   return outcome;
 }
 
-bool all_stopped(const std::vector<Child>& children) {
+bool all_of_living(const std::vector<Child>& children,
+                   const std::function<bool(const Child&)>& is) {
   return std::all_of(children.begin(), children.end(),
-                     [](const Child& child) { return child.stopped || child.status; });
+                     [&](const Child& child) { return child.status || is(child); });
 }
 
-void kill_all(const std::vector<Child>& children) {
+void signal_all(const std::vector<Child>& children, int signal) {
   for (const Child& child : children) {
-    if (!child.status) ::kill(child.process.pid, SIGKILL);
+    if (!child.status) ::kill(child.process.pid, signal);
   }
 }
+
+// Stops the ranks once all of them have come to the pause, and tells when they stand.
+class Pauser {
+ public:
+  explicit Pauser(const Launch& launch) : launch_(launch) {}
+
+  void look(const std::vector<Child>& children) {
+    if (!launch_.on_all_stopped || told_) return;
+    if (!asked_ && all_of_living(children, [](const Child& c) { return c.has_paused(); })) {
+      signal_all(children, SIGSTOP);
+      asked_ = true;
+    }
+    if (!asked_ || !all_of_living(children, [](const Child& c) { return c.stopped; })) return;
+    std::vector<RankProcess> processes;
+    for (const Child& child : children) processes.push_back(child.process);
+    launch_.on_all_stopped(processes);
+    told_ = true;
+  }
+
+ private:
+  const Launch& launch_;
+  bool asked_ = false;
+  bool told_ = false;
+};
 
 // Ends when every child has; a child that outlives a failed one by more than the grace is killed.
 void await_children(const Launch& launch, std::vector<Child>& children) {
   std::optional<Clock::time_point> failed_at;
-  bool told = false;
+  Pauser pauser(launch);
   const auto ended = [](const Child& child) { return child.status.has_value(); };
   while (!std::all_of(children.begin(), children.end(), ended)) {
     std::vector<pollfd> items;
@@ -147,15 +179,10 @@ void await_children(const Launch& launch, std::vector<Child>& children) {
     }
     const bool any_stopped = std::any_of(children.begin(), children.end(),
                                          [](const Child& c) { return c.stopped && !c.status; });
-    if (!told && any_stopped && launch.on_all_stopped && all_stopped(children)) {
-      std::vector<RankProcess> processes;
-      for (const Child& child : children) processes.push_back(child.process);
-      launch.on_all_stopped(processes);
-      told = true;
-    }
+    pauser.look(children);
     // A rank that a person has stopped is not late.
     if (any_stopped && failed_at) failed_at = Clock::now();
-    if (failed_at && Clock::now() - *failed_at > launch.grace) kill_all(children);
+    if (failed_at && Clock::now() - *failed_at > launch.grace) signal_all(children, SIGKILL);
     ::poll(items.data(), items.size(), static_cast<int>(kLook.count()));
   }
   for (Child& child : children) read_report(child);
@@ -168,7 +195,7 @@ std::vector<RankOutcome> launch(const Launch& launch) {
   try {
     for (int rank = 0; rank < launch.rank_count; ++rank) children.push_back(start(launch, rank));
   } catch (const Error&) {
-    kill_all(children);
+    signal_all(children, SIGKILL);
     throw;
   }
   await_children(launch, children);
@@ -177,16 +204,41 @@ std::vector<RankOutcome> launch(const Launch& launch) {
   return outcomes;
 }
 
-void report_outcome(int fd, const RankOutcome& outcome) {
-  const std::string text =
-      to_json(outcome).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
-  std::size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t wrote = ::write(fd, text.data() + done, text.size() - done);
+namespace {
+
+void write_all(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t wrote = ::write(fd, text.data(), text.size());
     if (wrote < 0 && errno == EINTR) continue;
     if (wrote <= 0) return;
-    done += static_cast<std::size_t>(wrote);
+    text.remove_prefix(static_cast<std::size_t>(wrote));
   }
+}
+
+sigset_t continue_signal() {
+  sigset_t set;
+  ::sigemptyset(&set);
+  ::sigaddset(&set, SIGCONT);
+  return set;
+}
+
+}  // namespace
+
+void report_outcome(int fd, const RankOutcome& outcome) {
+  using Handler = nlohmann::ordered_json::error_handler_t;
+  write_all(fd, to_json(outcome).dump(-1, ' ', false, Handler::replace));
+}
+
+void hold_continue_signal() {
+  const sigset_t set = continue_signal();
+  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+}
+
+void report_pause(int fd) {
+  write_all(fd, kPaused);
+  const sigset_t set = continue_signal();
+  int signal = 0;
+  ::sigwait(&set, &signal);
 }
 
 }  // namespace crossmesh::cli

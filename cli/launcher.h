@@ -21,7 +21,7 @@ struct Launch {
   std::vector<std::string> arguments;  // of each rank, after the binary's name and `rank`
   std::string session;
   int rank_count = 0;
-  // Called once every rank has stopped itself (for --pause).
+  // Called once every rank has come to the phase of --pause, and is stopped there.
   std::function<void(const std::vector<RankProcess>&)> on_all_stopped;
   // Once a rank has failed, the others have this long to end by themselves.
   std::chrono::milliseconds grace{20'000};
@@ -32,7 +32,15 @@ struct Launch {
 // Throws: io_failed when a process cannot be started.
 std::vector<RankOutcome> launch(const Launch& launch);
 
-// The descriptor on which a launched rank reports, from its --report-fd.
+// -- On the side of a launched rank; `fd` is its --report-fd -------------------------------------
+
+// Says how it ended.
 void report_outcome(int fd, const RankOutcome& outcome);
+
+// Says that this rank has come to the phase of --pause, and waits there for SIGCONT. The launcher
+// stops the process once all are there; until then what it has sent still leaves it.
+// Requires: hold_continue_signal was called before any thread started.
+void report_pause(int fd);
+void hold_continue_signal();
 
 }  // namespace crossmesh::cli

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/move.h"
 
-#include <csignal>
 #include <random>
 #include <thread>
 
@@ -91,7 +90,7 @@ SessionOptions RankProgram::session_options() {
       const bool in_update = phase != Phase::join && phase != Phase::agree && phase != Phase::leave;
       if (phase != *options_.move.pause) return;
       if (in_update && version_ != options_.move.iterations) return;
-      std::raise(SIGSTOP);
+      options_.on_pause();
     };
   }
   return session;
@@ -233,7 +232,7 @@ std::vector<RankOutcome> move_in_threads(const MoveOptions& options) {
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       outcomes[static_cast<std::size_t>(rank)] =
-          run_rank({options, session, rank}, make_inproc({&hub, session, rank}));
+          run_rank({options, session, rank, {}}, make_inproc({&hub, session, rank}));
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -31,7 +31,8 @@ struct MoveOptions {
 struct RankOptions {
   MoveOptions move;
   std::string session;
-  int rank = 0;  // among all: trainers first
+  int rank = 0;                    // among all: trainers first
+  std::function<void()> on_pause;  // called in the phase that --pause names
 };
 
 // How many ranks the specs ask for. Throws: as parse_spec, shard and lay_out.

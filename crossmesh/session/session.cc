@@ -95,6 +95,7 @@ struct Session::Impl {
   SourcePlaces own_places(int peer) const;
   std::chrono::milliseconds ready_limit() const { return options.ready_timeout; }
 
+  std::function<bool()> giving();
   UpdateReport coordinate(std::int64_t version);
   UpdateReport follow(std::int64_t version);
   UpdateReport take(std::int64_t version);
@@ -234,7 +235,11 @@ void Session::Impl::connect_peers() {
   const auto deadline = std::chrono::steady_clock::now() + options.timeout;
   for (const auto& [number, transfers] : moves.transfers_of_peer) {
     const int peer = is_source() ? options.source_count + number : number;
-    transport->connect(peer, addresses[static_cast<std::size_t>(peer)], deadline);
+    try {
+      transport->connect(peer, addresses[static_cast<std::size_t>(peer)], deadline);
+    } catch (const Error& error) {
+      desk.await_verdict(error);
+    }
   }
 }
 
@@ -288,6 +293,17 @@ void Session::Impl::commit_replicas(std::map<int, std::vector<int>>& waiting) {
   }
 }
 
+// Offers the weights, then serves them.
+std::function<bool()> Session::Impl::giving() {
+  desk.begin(Phase::move);
+  return [this, begun = false]() mutable {
+    if (begun) return giver->step();
+    giver->begin(attempt);
+    desk.enter(Phase::move);
+    return begun = true;
+  };
+}
+
 UpdateReport Session::Impl::coordinate(std::int64_t version) {
   desk.enter(Phase::ready);
   check_versions(desk, desk.gather(MessageKind::ready, desk.members(), ready_limit()), version);
@@ -296,13 +312,11 @@ UpdateReport Session::Impl::coordinate(std::int64_t version) {
   const auto begin = std::chrono::steady_clock::now();
   desk.send_to_all(MessageKind::start, {{"version", version}, {"attempt", attempt}});
   desk.enter(Phase::start);
-  giver->begin(attempt);
-  desk.enter(Phase::move);
   std::map<int, std::vector<int>> waiting = ranks_of_replicas(*schedule, options.source_count);
   std::vector<int> engines, trainers;
   for (const int rank : desk.members()) (desk.is_source(rank) ? trainers : engines).push_back(rank);
   Desk::Wait moving;
-  moving.work = [&] { return giver->step(); };
+  moving.work = giving();
   moving.done = [&] {
     if (giver->finished() && desk.phase() == Phase::move) desk.enter(Phase::complete);
     commit_replicas(waiting);
@@ -327,10 +341,8 @@ UpdateReport Session::Impl::follow(std::int64_t version) {
       field<std::int64_t>(desk.expect(MessageKind::start, ready_limit()), "attempt"));
   desk.set_attempt(attempt);
   desk.enter(Phase::start);
-  giver->begin(attempt);
-  desk.enter(Phase::move);
   Desk::Wait moving;
-  moving.work = [&] { return giver->step(); };
+  moving.work = giving();
   moving.done = [&] { return giver->finished(); };
   moving.describe = [&] { return giver->waiting_for(); };
   desk.serve(moving);

@@ -12,8 +12,8 @@ namespace {
 // not idle the others.
 constexpr std::size_t kLookahead = 4;
 
-// Bytes moved between two looks at the control plane: a few milliseconds.
-constexpr std::int64_t kAdvanceBytes = std::int64_t{16} << 20;
+// Bytes moved between two looks at the control plane: a millisecond or two.
+constexpr std::int64_t kAdvanceBytes = std::int64_t{8} << 20;
 
 }  // namespace
 

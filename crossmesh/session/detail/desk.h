@@ -61,6 +61,10 @@ class Desk {
   // Messages that carry another attempt are dropped from here on.
   void set_attempt(Attempt attempt) { attempt_ = attempt; }
 
+  // A data connection failed, for a reason that the coordinator may know better: throws what it
+  // says within a moment, else `own`.
+  [[noreturn]] void await_verdict(const Error& own);
+
   // Ends the job for everyone, with this rank's error. Never throws.
   void fail(const Error& error);
 
@@ -74,7 +78,6 @@ class Desk {
   void watch_lifelines();
   void keep_alive(bool changed);
   void give_up(const Wait& wait);
-  void await_verdict(const Error& own);
   [[noreturn]] void abort_for_losses(std::set<int> lost);
   Error loss_error(int rank) const;
 
