@@ -57,7 +57,7 @@ if command -v ccache >/dev/null; then
 fi
 
 build() {
-  run "$1-configure" "$cmake" --preset "$1" "${options[@]}"
+  run "$1-configure" "$cmake" --preset "$1" "${options[@]}" "${@:2}"
   run "$1-build" "$cmake" --build --preset "$1"
 }
 
@@ -73,9 +73,9 @@ if command -v ruff >/dev/null && ruff --version >/dev/null 2>&1; then
 fi
 
 if ! $quick; then
-  build asan
+  build asan -DCROSSMESH_BENCH=OFF
   run_suites asan
-  build tsan
+  build tsan -DCROSSMESH_BENCH=OFF
   # ThreadSanitizer needs its shadow where randomised mappings may lie.
   fixed=(setarch "$(uname -m)" --addr-no-randomize)
   "${fixed[@]}" true 2>/dev/null || fixed=()
