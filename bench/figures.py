@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Measures what docs/BENCHMARKS.md shows, and writes it there and into the README.
+
+    bench/figures.py [--write] [--model FOLDER]
+
+Needs the release preset's `crossmesh` and `memory_bench`, and a checkpoint of Qwen3-0.6B's size
+(demo.sh makes one in build/demo/qwen3-0.6b). Without --write it only prints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+BIN = ROOT / "build" / "release" / "bin"
+LLAMA = ROOT / "tests" / "data" / "configs" / "llama-3.1-70b.json"
+PLAN_ROUNDS = 9
+MOVE_ROUNDS = 11
+
+
+def run(*words: str) -> str:
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+
+
+def machine() -> str:
+    model = next(
+        (line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo", encoding="ascii")
+         if line.startswith("model name")), "unknown processor")
+    load = os.getloadavg()[0]
+    return f"{model}, {os.cpu_count()} cores, Linux {platform.release()}, load {load:.1f}"
+
+
+def deeper_llama(layers: int, folder: str) -> str:
+    config = json.loads(LLAMA.read_text())
+    config["num_hidden_layers"] = layers
+    path = Path(folder) / f"llama-{layers}-layers.json"
+    path.write_text(json.dumps(config))
+    return str(path)
+
+
+def plan_row(title: str, config: str, trainer: str, engine: str, bound: float) -> str:
+    command = ["taskset", "-c", "0", str(BIN / "crossmesh"), "plan", config,
+               "--trainer", trainer, "--engine", engine, "--json"]
+    plans = [json.loads(run(*command)) for _ in range(PLAN_ROUNDS)]
+    seconds = statistics.median(p["seconds"]["total"] for p in plans)
+    plan = plans[0]
+    return (f"| {title}, `{trainer}` → `{engine}` | {plan['tensors']:,} | {plan['parameters']:,} "
+            f"| {plan['classes']} | {plan['copies']:,} | {seconds * 1000:.1f} ms | "
+            f"{bound * 1000:.0f} ms | {plan['peak_rss_bytes'] / 2**20:.0f} MiB |")
+
+
+def plan_table() -> str:
+    rows = ["| plan | tensors | parameters of a rank | classes | copies | median | bound | memory |",
+            "|---|---|---|---|---|---|---|---|"]
+    with tempfile.TemporaryDirectory() as folder:
+        deep = deeper_llama(800, folder)
+        rows += [
+            plan_row("Llama-3.1-70B", str(LLAMA), "fsdp=64", "replicas=4,tp=8", 0.1),
+            plan_row("the same with 800 layers", deep, "fsdp=64", "replicas=4,tp=8", 0.15),
+            plan_row("Llama-3.1-70B", str(LLAMA), "fsdp=256", "replicas=16,tp=8", 0.15),
+        ]
+    return "\n".join(rows)
+
+
+def move(model: str, *options: str) -> dict[str, Any]:
+    result = json.loads(run(str(BIN / "crossmesh"), "move", model, "--trainer", "fsdp=2",
+                            "--engine", "tp=2", "--iterations", str(MOVE_ROUNDS), "--json",
+                            *options))
+    assert result["verified"], result
+    return result
+
+
+def move_row(title: str, result: dict[str, Any], bound: str) -> str:
+    seconds = result["seconds_median"]
+    rate = result["bytes_needed"] / seconds / 1e9
+    return (f"| {title} | {seconds * 1000:.1f} ms | {result['floor_seconds_median'] * 1000:.1f} ms "
+            f"| **{result['ratio_to_floor']:.2f}** | {bound} | {rate:.1f} GB/s "
+            f"| {result['verify_seconds_median'] * 1000:.0f} ms | {result['staging_bytes_peak']:,} |")
+
+
+def move_table(model: str) -> str:
+    rows = ["| move | update | floor | ratio to floor | bound | rate | checking | staging bytes |",
+            "|---|---|---|---|---|---|---|---|"]
+    rows.append(move_row("direct", move(model), "0.85"))
+    rows.append(move_row("direct, `model.norm.weight` by the fallback",
+                         move(model, "--opaque", "model.norm.weight"), "—"))
+    rows.append(move_row("packed, 64 KiB of staging",
+                         move(model, "--route", "packed", "--staging-bytes-max", "65536"), "—"))
+    rows.append(move_row("packed, 64 MiB of staging", move(model, "--route", "packed"), "—"))
+    return "\n".join(rows)
+
+
+def kernel_table() -> str:
+    text = run(str(BIN / "memory_bench"), "--benchmark_filter=two_processes",
+               "--benchmark_format=json")
+    rows = ["| copy by two processes at once | ratio to one memcpy |", "|---|---|"]
+    for one in json.loads(text[text.index("{"):])["benchmarks"]:
+        name = re.sub(r"/(iterations|manual_time|real_time|process_time).*", "", one["name"])
+        rows.append(f"| `{name}` | {one['ratio']:.2f} |")
+    return "\n".join(rows)
+
+
+def replace_between(path: Path, mark: str, text: str) -> None:
+    old = path.read_text()
+    new = re.sub(f"(<!-- {mark}:begin -->\n).*(<!-- {mark}:end -->)",
+                 lambda found: found[1] + text + "\n" + found[2], old, flags=re.S)
+    path.write_text(new)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--model", default=str(ROOT / "build" / "demo" / "qwen3-0.6b"))
+    options = parser.parse_args()
+    moves = move_table(options.model)
+    parts = [f"Machine: {machine()}. Command: `bench/figures.py --write`.",
+             "### Planning, one core", plan_table(),
+             f"### Moving Qwen3-0.6B over shm, medians of {MOVE_ROUNDS} rounds, all verified", moves,
+             "### Copy kernels", kernel_table()]
+    text = "\n\n".join(parts)
+    print(text)
+    if options.write:
+        replace_between(ROOT / "docs" / "BENCHMARKS.md", "results", "\n" + text + "\n")
+        replace_between(ROOT / "README.md", "measured", moves)
+
+
+if __name__ == "__main__":
+    main()
