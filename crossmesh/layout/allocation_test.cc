@@ -3,33 +3,11 @@
 // and never their product.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <functional>
-#include <new>
 
+#include "crossmesh/base/counting_new.h"
 #include "crossmesh/layout/detail/sample_layout.h"
 #include "crossmesh/layout/layout.h"
-
-namespace {
-
-std::int64_t allocation_count = 0;
-std::int64_t allocated_bytes = 0;
-
-void* count_and_allocate(std::size_t size) {
-  ++allocation_count;
-  allocated_bytes += static_cast<std::int64_t>(size);
-  if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
-  throw std::bad_alloc();
-}
-
-}  // namespace
-
-void* operator new(std::size_t size) { return count_and_allocate(size); }
-void* operator new[](std::size_t size) { return count_and_allocate(size); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace crossmesh {
 namespace {
@@ -40,9 +18,9 @@ struct Cost {
 };
 
 Cost cost_of(const std::function<void()>& call) {
-  const Cost before{allocation_count, allocated_bytes};
+  const Cost before{testing::allocation_count, testing::allocated_bytes};
   call();
-  return {allocation_count - before.count, allocated_bytes - before.bytes};
+  return {testing::allocation_count - before.count, testing::allocated_bytes - before.bytes};
 }
 
 // f(2n, 2m) - f(2n, m) - f(n, 2m) + f(n, m): nothing is left of costs that are sums over names and

@@ -4,31 +4,11 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <functional>
-#include <new>
 
+#include "crossmesh/base/counting_new.h"
 #include "crossmesh/plan/testing.h"
 #include "crossmesh/schedule/schedule.h"
-
-namespace {
-
-std::int64_t allocation_count = 0;
-
-void* count_and_allocate(std::size_t size) {
-  ++allocation_count;
-  if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
-  throw std::bad_alloc();
-}
-
-}  // namespace
-
-void* operator new(std::size_t size) { return count_and_allocate(size); }
-void* operator new[](std::size_t size) { return count_and_allocate(size); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace crossmesh {
 namespace {
@@ -65,15 +45,15 @@ Costs costs_of(Growth growth, bool is_opaque, int names, int ranks) {
   target.reasons = {"asked"};
   for (Instance& instance : target.instances) instance.opaque_reason = is_opaque ? 0 : -1;
   Costs costs;
-  std::int64_t before = allocation_count;
+  std::int64_t before = testing::allocation_count;
   Plan plan = compile(std::move(source), std::move(target));
-  costs.compile = allocation_count - before;
-  before = allocation_count;
+  costs.compile = testing::allocation_count - before;
+  before = testing::allocation_count;
   const Schedule schedule = arrange(std::move(plan));
-  costs.arrange = allocation_count - before;
-  before = allocation_count;
+  costs.arrange = testing::allocation_count - before;
+  before = testing::allocation_count;
   const Totals sums = totals(schedule);
-  costs.totals = allocation_count - before;
+  costs.totals = testing::allocation_count - before;
   EXPECT_EQ(sums.bytes_unique, std::int64_t{names} * 4096);
   return costs;
 }
