@@ -61,25 +61,32 @@ nlohmann::ordered_json result_of(const MoveOptions& options) {
   return {};
 }
 
+// Sanitizers take a part of the moves: the first of each family, then every fifth.
+bool is_taken(int move) {
+  constexpr bool kSanitized = std::string_view(CROSSMESH_SANITIZER) != "";
+  return !kSanitized || move % 5 == 0;
+}
+
 TEST(Move, every_family_mesh_and_route_is_verified) {
-  int moves = 0;
+  int moves = 0, taken = 0;
   for (const char* family : {"llama", "mistral", "qwen2", "qwen3"}) {
     const SmallModel model(family);
     for (const char* trainer : {"fsdp=3", "fsdp=2,tp=2", "dp_replicate=2,fsdp=2", "tp=2,fsdp=2"}) {
       for (const char* engine : {"tp=1", "tp=2", "tp=4", "replicas=2,tp=2", "tp=2,replicas=2"}) {
         for (const Route route : {Route::direct, Route::packed}) {
+          if (!is_taken(moves++)) continue;
+          ++taken;
           MoveOptions options = model.move(trainer, engine);
           options.request.schedule.route = route;
           const auto result = result_of(options);
           EXPECT_EQ(result["verified"], true) << family << ' ' << trainer << ' ' << engine;
           EXPECT_EQ(result["source_bytes_read"], result["source_bytes_held"]);
           EXPECT_EQ(result["iterations"][1]["bytes"], result["bytes_needed"]);
-          ++moves;
         }
       }
     }
   }
-  std::printf("%d moves verified\n", moves);
+  std::printf("%d of %d moves made\n", taken, moves);
 }
 
 TEST(Move, a_family_table_with_gate_and_up_exchanged_is_caught) {
