@@ -92,22 +92,48 @@ std::string outcome_line(const RankOutcome& outcome) {
   return fmt::format("  {}: {}", outcome.title, outcome.state.empty() ? "failed" : outcome.state);
 }
 
-// Of several errors, the one to show: the first that is no mere echo of a lost peer.
-const Error& cause_of(const std::vector<RankOutcome>& outcomes) {
-  const Error* cause = nullptr;
+// What the first of `outcomes` that `is` so met, or nothing.
+template <typename Is>
+const Error* error_where(const std::vector<RankOutcome>& outcomes, const Is& is) {
   for (const RankOutcome& outcome : outcomes) {
-    if (!outcome.error) continue;
-    const bool echo = outcome.state == "ended";
-    if (cause == nullptr || (!echo && cause->code() == ErrorCode::peer_lost &&
-                             outcome.error->code() != ErrorCode::peer_lost)) {
-      cause = &*outcome.error;
-    }
+    if (outcome.error && is(outcome)) return &*outcome.error;
   }
-  return *cause;
+  return nullptr;
+}
+
+// Of several errors, the one to show. A rank that died without a word is the cause of whatever the
+// others met, and those that miss it know the phase. Else it is the first that is no mere echo of
+// a lost peer.
+Error cause_of(const std::vector<RankOutcome>& outcomes) {
+  const auto is_silent = [](const RankOutcome& o) { return o.state == "ended"; };
+  const auto speaks = [](const RankOutcome& o) {
+    return o.state != "ended" && o.state != "killed";
+  };
+  for (const RankOutcome& dead : outcomes) {
+    if (!is_silent(dead)) continue;
+    const std::string name = fmt::format("(rank {})", dead.rank);
+    const Error* seen = error_where(outcomes, [&](const RankOutcome& o) {
+      return speaks(o) && o.error->code() == ErrorCode::peer_lost &&
+             o.error->text().find(name) != std::string::npos;
+    });
+    if (seen != nullptr) return *seen;
+  }
+  const Error* first = error_where(outcomes, speaks);
+  if (const Error* silent = error_where(outcomes, is_silent)) {
+    Error cause = *silent;
+    if (first != nullptr)
+      cause.with("met by others", first->text().substr(0, first->text().find('\n')));
+    return cause;
+  }
+  const Error* real = error_where(outcomes, [&](const RankOutcome& o) {
+    return speaks(o) && o.error->code() != ErrorCode::peer_lost;
+  });
+  if (real != nullptr) return *real;
+  return first != nullptr ? *first : *error_where(outcomes, [](const auto&) { return true; });
 }
 
 void print_failure(const MoveCommand& move, const std::vector<RankOutcome>& outcomes) {
-  const Error& cause = cause_of(outcomes);
+  const Error cause = cause_of(outcomes);
   fmt::print(stderr, "crossmesh: {}\n", cause.text());
   for (const RankOutcome& outcome : outcomes) {
     fmt::print(stderr, "{}\n", outcome_line(outcome));

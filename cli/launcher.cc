@@ -34,6 +34,7 @@ struct Child {
   std::string text;
   std::optional<int> status;
   bool stopped = false;
+  bool killed = false;  // by the launcher, since it did not end
 
   bool has_paused() const { return text.starts_with(kPaused); }
 };
@@ -115,6 +116,14 @@ RankOutcome outcome_of(const Child& child) {
   RankOutcome outcome;
   outcome.rank = rank;
   outcome.title = fmt::format("rank {}", rank);
+  if (child.killed) {
+    outcome.state = "killed";
+    outcome.error =
+        Error(ErrorCode::timed_out, "rank: the process did not end after others had failed")
+            .with("rank", rank)
+            .with("stopped by a signal", child.stopped ? "yes" : "no");
+    return outcome;
+  }
   outcome.state = "ended";
   Error error(ErrorCode::peer_lost, "rank: the process ended without a word");
   error.with("rank", rank);
@@ -138,6 +147,13 @@ void signal_all(const std::vector<Child>& children, int signal) {
   for (const Child& child : children) {
     if (!child.status) ::kill(child.process.pid, signal);
   }
+}
+
+void kill_living(std::vector<Child>& children) {
+  for (Child& child : children) {
+    if (!child.status) child.killed = true;
+  }
+  signal_all(children, SIGKILL);
 }
 
 // Stops the ranks once all of them have come to the pause, and tells when they stand.
@@ -164,7 +180,20 @@ class Pauser {
   bool told_ = false;
 };
 
-// Ends when every child has; a child that outlives a failed one by more than the grace is killed.
+// Whether the children may take longer to end, after one has failed. One that --pause has stopped
+// has all the time; one that is stopped otherwise will not end by itself.
+bool has_time(const Launch& launch, const std::vector<Child>& children,
+              Clock::time_point& failed_at) {
+  const auto is_stopped = [](const Child& child) { return child.stopped && !child.status; };
+  if (launch.on_all_stopped) {
+    if (std::any_of(children.begin(), children.end(), is_stopped)) failed_at = Clock::now();
+  } else if (all_of_living(children, is_stopped)) {
+    return false;
+  }
+  return Clock::now() - failed_at <= launch.grace;
+}
+
+// Ends when every child has; one that has no more time is killed.
 void await_children(const Launch& launch, std::vector<Child>& children) {
   std::optional<Clock::time_point> failed_at;
   Pauser pauser(launch);
@@ -177,12 +206,8 @@ void await_children(const Launch& launch, std::vector<Child>& children) {
       if (!child.status) items.push_back({child.report.get(), POLLIN, 0});
       if (child.status && *child.status != 0 && !failed_at) failed_at = Clock::now();
     }
-    const bool any_stopped = std::any_of(children.begin(), children.end(),
-                                         [](const Child& c) { return c.stopped && !c.status; });
     pauser.look(children);
-    // A rank that a person has stopped is not late.
-    if (any_stopped && failed_at) failed_at = Clock::now();
-    if (failed_at && Clock::now() - *failed_at > launch.grace) signal_all(children, SIGKILL);
+    if (failed_at && !has_time(launch, children, *failed_at)) kill_living(children);
     ::poll(items.data(), items.size(), static_cast<int>(kLook.count()));
   }
   for (Child& child : children) read_report(child);

@@ -23,12 +23,14 @@ struct Launch {
   int rank_count = 0;
   // Called once every rank has come to the phase of --pause, and is stopped there.
   std::function<void(const std::vector<RankProcess>&)> on_all_stopped;
-  // Once a rank has failed, the others have this long to end by themselves.
+  // Once a rank has failed, the others have this long to end by themselves; none at all when all
+  // that are left are stopped, and not by --pause.
   std::chrono::milliseconds grace{20'000};
 };
 
 // Runs `crossmesh rank ...` once per rank and returns an outcome for each: of a process that died
-// without a word, its signal or exit code.
+// without a word, its signal or exit code, and the state `ended`; of one that had to be killed, the
+// state `killed`.
 // Throws: io_failed when a process cannot be started.
 std::vector<RankOutcome> launch(const Launch& launch);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/move.h"
 
+#include <algorithm>
 #include <random>
 #include <thread>
 
@@ -37,6 +38,16 @@ PlainEngine plain_engine(const Model& model, const MoveOptions& options, int eng
   const Mesh mesh = mesh_of(parse_spec(options.request.engine), {"engine", kEngineAxes});
   return {model.config_text, size_of_axis(mesh, "tp"), coordinate(mesh, "tp", engine_rank),
           options.request.parameter_dtype.value_or(model.config.dtype)};
+}
+
+// How long ranks wait for one that writes, checks or measures: such work takes its time, with the
+// bytes of all ranks, since they may share a core. A stopped rank must be missed all the same.
+std::chrono::milliseconds work_timeout(std::chrono::milliseconds timeout, std::int64_t model_bytes,
+                                       int rank_count) {
+  constexpr double kBytesPerMillisecond = 128e3;
+  const double bytes = static_cast<double>(model_bytes) * rank_count;
+  return timeout + std::chrono::milliseconds(
+                       static_cast<std::int64_t>(std::min(bytes / kBytesPerMillisecond, 3.6e6)));
 }
 
 // The program of one rank, from join to leave.
@@ -85,6 +96,8 @@ SessionOptions RankProgram::session_options() {
   session.rank = options_.rank;
   session.timeout =
       std::chrono::milliseconds(static_cast<std::int64_t>(options_.move.timeout_seconds * 1000));
+  session.ready_timeout = work_timeout(session.timeout, byte_count(model_.catalog),
+                                       source_.rank_count + target_.rank_count);
   if (options_.move.pause) {
     session.on_phase = [this](Phase phase) {
       const bool in_update = phase != Phase::join && phase != Phase::agree && phase != Phase::leave;

@@ -27,6 +27,9 @@ inline std::int64_t allocated_bytes = 0;
 [[gnu::noinline]] void* operator new(std::size_t size) {
   return crossmesh::testing::count_and_allocate(size);
 }
+[[gnu::noinline]] void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
+  return crossmesh::testing::count_and_allocate(size);
+}
 [[gnu::noinline]] void* operator new[](std::size_t size) {
   return crossmesh::testing::count_and_allocate(size);
 }

@@ -290,6 +290,20 @@ TEST(Session, ranks_that_do_not_come_are_named) {
       << errors[0];
 }
 
+// Longer than a look around, so that the ranks that wait have time to tell each other of it.
+TEST(Session, ranks_that_only_wait_do_not_keep_each_other_waiting) {
+  Job job;
+  job.timeout = std::chrono::milliseconds(900);
+  const auto begin = std::chrono::steady_clock::now();
+  const auto errors = job.run([&](int, Session& session) { session.join(); }, 5);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 5 * job.timeout);
+  const std::string lacks =
+      "phase  join\n  at  trainer 0 (rank 0)\n  waiting for  join from engine 3 (rank 5)";
+  for (const std::string& error : errors) {
+    EXPECT_NE(error.find(lacks), std::string::npos) << error;
+  }
+}
+
 TEST(Session, a_loader_that_throws_ends_the_update_everywhere_and_leaves_its_engine_torn) {
   Job job;
   job.target.reasons = {"asked for"};

@@ -115,15 +115,22 @@ void Desk::serve(const Wait& wait) {
 
 void Desk::read_messages(bool& changed) {
   while (std::optional<Message> message = control_->receive()) {
-    changed = true;
+    changed |= message->kind != MessageKind::alive;
     handle(std::move(*message));
   }
+}
+
+// Another's progress extends this wait, and the coordinator passes it on. It is no progress of this
+// rank: were it answered, two waiting ranks would keep each other alive for ever.
+void Desk::hear_alive() {
+  last_progress_ = Clock::now();
+  progressed_since_alive_ |= is_coordinator();
 }
 
 void Desk::handle(Message message) {
   if (message.rank < 0 || message.rank >= rank_count()) return;
   if (is_of_attempt(message.kind) && field<std::int64_t>(message, "attempt") != attempt_) return;
-  if (message.kind == MessageKind::alive) return;
+  if (message.kind == MessageKind::alive) return hear_alive();
   if (message.kind == MessageKind::abort) {
     ended_ = true;
     throw carried_error(message);

@@ -75,6 +75,7 @@ class Desk {
  private:
   void handle(Message message);
   void read_messages(bool& changed);
+  void hear_alive();
   void watch_lifelines();
   void keep_alive(bool changed);
   void give_up(const Wait& wait);
