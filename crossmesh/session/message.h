@@ -50,7 +50,7 @@ struct Message {
 
 std::vector<std::uint8_t> encode(const Message& message);
 
-// Throws: corrupt_file naming what is wrong: not CBOR, another version, an unknown kind, no rank.
+// Throws: corrupt_file naming what is wrong: not CBOR (or too deep), another version, an unknown kind, no rank.
 Message decode(std::span<const std::uint8_t> bytes);
 
 // A field of a message's body. Throws: corrupt_file naming the kind, the rank and the field.
@@ -61,9 +61,6 @@ template <>
 std::int64_t field<std::int64_t>(const Message& message, std::string_view key);
 template <>
 std::string field<std::string>(const Message& message, std::string_view key);
-template <>
-std::vector<std::uint8_t> field<std::vector<std::uint8_t>>(const Message& message,
-                                                           std::string_view key);
 template <>
 std::vector<std::int64_t> field<std::vector<std::int64_t>>(const Message& message,
                                                            std::string_view key);

@@ -120,6 +120,7 @@ struct Session::Impl {
   std::optional<Taker> taker;
 
   Attempt attempt = 0;
+  std::int64_t last_version = 0;
   EngineState state;
 };
 
@@ -386,11 +387,20 @@ UpdateReport Session::Impl::take(std::int64_t version) {
 
 UpdateReport Session::update(std::int64_t version) {
   return impl_->guarded([&] {
+    if (version <= impl_->last_version) {
+      throw Error(ErrorCode::invalid_argument, "update: versions must grow")
+          .with("rank", impl_->options.rank)
+          .with("version", version)
+          .with("last version", impl_->last_version);
+    }
     if (!impl_->giver) {
       throw Error(ErrorCode::invalid_argument, "update: trainer ranks call it, after agree")
           .with("rank", impl_->options.rank);
     }
-    return impl_->desk.is_coordinator() ? impl_->coordinate(version) : impl_->follow(version);
+    const UpdateReport done =
+        impl_->desk.is_coordinator() ? impl_->coordinate(version) : impl_->follow(version);
+    impl_->last_version = version;
+    return done;
   });
 }
 

@@ -96,7 +96,8 @@ class Session {
 
   // On trainer ranks, with the weights of `version` in place. Blocks until the update ends. The
   // weights may be overwritten afterwards.
-  // Throws: aborted, peer_lost or timed_out, naming the rank and the phase.
+  // Throws: invalid_argument when `version` is not above the last one, or below 1; aborted,
+  // peer_lost or timed_out, naming the rank and the phase.
   UpdateReport update(std::int64_t version);
 
   // On engine ranks. Blocks until this rank serves the next version.

@@ -280,6 +280,20 @@ TEST(Session, trainers_at_different_versions_are_named) {
   }
 }
 
+TEST(Session, a_version_that_does_not_grow_is_refused) {
+  Job job;
+  const auto errors = job.run([&](int rank, Session& session) {
+    session.join();
+    const Layout& own = job.is_source(rank) ? job.source : job.target;
+    RankMemory memory(own, job.side_rank(rank));
+    session.agree(own, job.options, memory.memory);
+    for (const int version : {5, 5}) {
+      job.is_source(rank) ? session.update(version) : session.receive();
+    }
+  });
+  EXPECT_EQ(errors[0], "update: versions must grow\n  rank  0\n  version  5\n  last version  5");
+}
+
 TEST(Session, ranks_that_do_not_come_are_named) {
   Job job;
   job.timeout = std::chrono::milliseconds(200);

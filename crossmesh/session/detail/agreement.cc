@@ -19,10 +19,15 @@ json options_json(const ScheduleOptions& options) {
           {"fallback_bytes_max", options.fallback_bytes_max}};
 }
 
-json layout_body(const Layout& layout) { return {{"cbor", json::binary(to_cbor(layout))}}; }
+json layout_body(const Layout& layout) { return {{"layout", to_json(layout)}}; }
 
 Layout layout_of(const Message& message) {
-  return layout_from_cbor(field<std::vector<std::uint8_t>>(message, "cbor"));
+  const auto layout = message.body.find("layout");
+  if (layout == message.body.end()) {
+    throw Error(ErrorCode::corrupt_file, "agree: a message without its layout")
+        .with("rank", message.rank);
+  }
+  return layout_from_json(*layout);
 }
 
 // The first tensor on which two layouts of one side differ.
