@@ -50,7 +50,8 @@ struct Message {
 
 std::vector<std::uint8_t> encode(const Message& message);
 
-// Throws: corrupt_file naming what is wrong: not CBOR (or too deep), another version, an unknown kind, no rank.
+// Throws: corrupt_file naming what is wrong: not CBOR (or too deep), another version, an unknown
+// kind, no rank.
 Message decode(std::span<const std::uint8_t> bytes);
 
 // A field of a message's body. Throws: corrupt_file naming the kind, the rank and the field.
