@@ -28,6 +28,7 @@ void register_synth(CLI::App& app, Invocation& invocation);
 void register_read(CLI::App& app, Invocation& invocation);
 void register_info(CLI::App& app, Invocation& invocation);
 void register_plan(CLI::App& app, Invocation& invocation);
+void register_layout(CLI::App& app, Invocation& invocation);
 void register_move(CLI::App& app, Invocation& invocation);
 
 }  // namespace crossmesh::cli

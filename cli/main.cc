@@ -48,6 +48,7 @@ int main_of(int argc, char** argv) {
   register_read(app, invocation);
   register_info(app, invocation);
   register_plan(app, invocation);
+  register_layout(app, invocation);
   register_move(app, invocation);
   try {
     app.parse(argc, argv);

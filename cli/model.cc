@@ -8,6 +8,7 @@
 #include <iterator>
 #include <utility>
 
+#include "cli/layout_file.h"
 #include "crossmesh/base/error.h"
 #include "crossmesh/base/glob.h"
 #include "crossmesh/layout/spec.h"
@@ -94,12 +95,15 @@ Model open_model(const fs::path& path) {
 }
 
 Layout source_layout(const Model& model, const Request& request) {
+  if (names_layout_file(request.trainer)) return layout_of_spec(request.trainer);
   return shard(model.catalog, parse_spec(request.trainer));
 }
 
 Layout target_layout(const Model& model, const Request& request) {
-  Layout target = lay_out(family_of(model.config), model.config, parse_spec(request.engine),
-                          EngineOptions{request.parameter_dtype});
+  Layout target = names_layout_file(request.engine)
+                      ? layout_of_spec(request.engine)
+                      : lay_out(family_of(model.config), model.config, parse_spec(request.engine),
+                                EngineOptions{request.parameter_dtype});
   for (const std::string& pattern : request.opaque) {
     mark_opaque(target, pattern, "asked for by --opaque " + pattern);
   }

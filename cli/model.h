@@ -30,7 +30,7 @@ struct Model {
 // whatever read and parse_config throw.
 Model open_model(const std::filesystem::path& path);
 
-// The training side. Throws: as shard.
+// The training side. A spec `@FILE` is a layout on disk. Throws: as shard and read_layout_file.
 Layout source_layout(const Model& model, const Request& request);
 
 // The serving side, with the tensors that --opaque names marked.
