@@ -41,8 +41,9 @@ struct Control::Sockets {
   bool coordinator_lost = false;
 };
 
-Control::Control(const std::string& session, int rank, Deadline deadline)
-    : rank_(rank), sockets_(std::make_unique<Sockets>()) {
+Control::Control(const SessionOptions& options, Deadline deadline)
+    : rank_(options.rank), sockets_(std::make_unique<Sockets>()) {
+  const std::string& session = options.session;
   zmq::socket_t& socket = sockets_->socket;
   socket = zmq::socket_t(sockets_->context,
                          is_coordinator() ? zmq::socket_type::router : zmq::socket_type::dealer);
@@ -54,16 +55,16 @@ Control::Control(const std::string& session, int rank, Deadline deadline)
     if (is_coordinator()) {
       const int own_user = static_cast<int>(::geteuid());
       zmq_setsockopt(socket.handle(), ZMQ_IPC_FILTER_UID, &own_user, sizeof own_user);
-      sockets_->server.emplace(session);
+      sockets_->server.emplace(session, options.source_count + options.target_count);
       socket.bind(endpoint_of(session));
     } else {
-      socket.set(zmq::sockopt::routing_id, routing_id(rank));
-      sockets_->lifeline.emplace(session, rank, deadline);
+      socket.set(zmq::sockopt::routing_id, routing_id(rank_));
+      sockets_->lifeline.emplace(session, rank_, deadline);
       socket.connect(endpoint_of(session));
     }
   } catch (const zmq::error_t& error) {
     throw Error(ErrorCode::io_failed, "join: the control socket failed")
-        .with("rank", rank)
+        .with("rank", rank_)
         .with("endpoint", endpoint_of(session))
         .with("system", error.what());
   }

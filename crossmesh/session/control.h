@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "crossmesh/session/message.h"
+#include "crossmesh/session/session.h"
 #include "crossmesh/transport/transport.h"
 
 namespace crossmesh {
@@ -17,7 +18,7 @@ namespace crossmesh {
 class Control {
  public:
   // Rank 0 binds; the others connect, at most until `deadline`.
-  Control(const std::string& session, int rank, Deadline deadline);
+  Control(const SessionOptions& options, Deadline deadline);
   ~Control();
   Control(const Control&) = delete;
   Control& operator=(const Control&) = delete;

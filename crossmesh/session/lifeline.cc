@@ -6,6 +6,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
@@ -15,6 +16,16 @@
 
 namespace crossmesh {
 namespace {
+
+// What a member says, once. Garbage of a stranger that dials does not name a rank by chance.
+// greeting = magic rank
+constexpr std::array<char, 12> kMagic = {'c', 'm', '-', 'l', 'i', 'f', 'e', 'l', 'i', 'n', 'e', 1};
+
+struct Greeting {
+  std::array<char, 12> magic{};
+  std::int32_t rank = -1;
+};
+static_assert(sizeof(Greeting) == 16);
 
 struct Address {
   sockaddr_un bytes{};
@@ -56,7 +67,8 @@ bool is_closed(int fd) {
 
 }  // namespace
 
-LifelineServer::LifelineServer(const std::string& session) : listener_(open_socket()) {
+LifelineServer::LifelineServer(const std::string& session, int rank_count)
+    : rank_count_(rank_count), listener_(open_socket()) {
   const Address address = address_of(session);
   if (::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address.bytes), address.size) !=
       0) {
@@ -76,10 +88,11 @@ void LifelineServer::accept_waiting() {
   }
   std::vector<FileDescriptor> still_unnamed;
   for (FileDescriptor& fd : unnamed_) {
-    std::int32_t rank = -1;
-    const auto got = ::recv(fd.get(), &rank, sizeof rank, 0);
-    if (got == sizeof rank && !fd_of_rank_.contains(rank)) {
-      fd_of_rank_.emplace(rank, std::move(fd));
+    Greeting greeting;
+    const auto got = ::recv(fd.get(), &greeting, sizeof greeting, 0);
+    if (got == sizeof greeting && greeting.magic == kMagic && greeting.rank >= 0 &&
+        greeting.rank < rank_count_) {
+      fd_of_rank_.try_emplace(greeting.rank, std::move(fd));
     } else if (got < 0 && errno == EAGAIN) {
       still_unnamed.push_back(std::move(fd));
     }
@@ -120,9 +133,9 @@ Lifeline::Lifeline(const std::string& session, int rank, Deadline deadline) {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
-  const std::int32_t named = rank;
+  const Greeting greeting{kMagic, rank};
   if (!is_own_user(fd_.get()) ||
-      ::send(fd_.get(), &named, sizeof named, MSG_NOSIGNAL) != sizeof named) {
+      ::send(fd_.get(), &greeting, sizeof greeting, MSG_NOSIGNAL) != sizeof greeting) {
     throw Error(ErrorCode::io_failed, "join: the coordinator's socket refused this rank")
         .with("rank", rank)
         .with("session", session);

@@ -16,16 +16,17 @@ class LifelineServer {
  public:
   // Listens on an abstract socket named after the session.
   // Throws: io_failed when the name is taken: another coordinator runs this session.
-  explicit LifelineServer(const std::string& session);
+  LifelineServer(const std::string& session, int rank_count);
 
   // Accepts what waits and returns the ranks whose connection ended since the last call.
-  // Connections of other users are dropped.
+  // Connections of other users, and those that name no rank of the job, are dropped.
   std::vector<int> ended();
   std::vector<int> fds() const;
 
  private:
   void accept_waiting();
 
+  int rank_count_;
   FileDescriptor listener_;
   std::vector<FileDescriptor> unnamed_;
   std::map<int, FileDescriptor> fd_of_rank_;

@@ -45,7 +45,7 @@ Error carried_error(const Message& message) {
 Desk::Desk(const SessionOptions& options, Transport& transport)
     : options_(options), transport_(transport) {}
 
-void Desk::open(Deadline deadline) { control_.emplace(options_.session, options_.rank, deadline); }
+void Desk::open(Deadline deadline) { control_.emplace(options_, deadline); }
 
 void Desk::enter(Phase phase) {
   phase_ = phase;
