@@ -324,6 +324,8 @@ UpdateReport Session::Impl::coordinate(std::int64_t version) {
     return waiting.empty() && giver->finished();
   };
   moving.describe = [&] { return describe_update(desk, waiting, giver->waiting_for()); };
+  // Whoever moves bytes knows best which peer they do not come from, and is heard first.
+  moving.limit = options.timeout + options.timeout / 8;
   desk.serve(moving);
   for (const int rank : trainers) desk.send(rank, MessageKind::committing);
   desk.enter(Phase::commit);
