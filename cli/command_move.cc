@@ -102,7 +102,7 @@ const Error* error_where(const std::vector<RankOutcome>& outcomes, const Is& is)
 }
 
 // Of several errors, the one to show. A rank that died without a word is the cause of whatever the
-// others met, and those that miss it know the phase. Else it is the first that is no mere echo of
+// others met, and who misses it knows the phase. Else it is the first that is no mere echo of
 // a lost peer.
 Error cause_of(const std::vector<RankOutcome>& outcomes) {
   const auto is_silent = [](const RankOutcome& o) { return o.state == "ended"; };
@@ -113,8 +113,7 @@ Error cause_of(const std::vector<RankOutcome>& outcomes) {
     if (!is_silent(dead)) continue;
     const std::string name = fmt::format("(rank {})", dead.rank);
     const Error* seen = error_where(outcomes, [&](const RankOutcome& o) {
-      return speaks(o) && o.error->code() == ErrorCode::peer_lost &&
-             o.error->text().find(name) != std::string::npos;
+      return speaks(o) && o.error->text().find(name) != std::string::npos;
     });
     if (seen != nullptr) return *seen;
   }

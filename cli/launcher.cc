@@ -180,18 +180,7 @@ class Pauser {
   bool told_ = false;
 };
 
-// Whether the children may take longer to end, after one has failed. One that --pause has stopped
-// has all the time; one that is stopped otherwise will not end by itself.
-bool has_time(const Launch& launch, const std::vector<Child>& children,
-              Clock::time_point& failed_at) {
-  const auto is_stopped = [](const Child& child) { return child.stopped && !child.status; };
-  if (launch.on_all_stopped) {
-    if (std::any_of(children.begin(), children.end(), is_stopped)) failed_at = Clock::now();
-  } else if (all_of_living(children, is_stopped)) {
-    return false;
-  }
-  return Clock::now() - failed_at <= launch.grace;
-}
+bool is_standing(const Child& child) { return child.stopped && !child.status; }
 
 // Ends when every child has; one that has no more time is killed.
 void await_children(const Launch& launch, std::vector<Child>& children) {
@@ -207,7 +196,14 @@ void await_children(const Launch& launch, std::vector<Child>& children) {
       if (child.status && *child.status != 0 && !failed_at) failed_at = Clock::now();
     }
     pauser.look(children);
-    if (failed_at && !has_time(launch, children, *failed_at)) kill_living(children);
+    const bool pauses = launch.on_all_stopped != nullptr;
+    if (pauses && failed_at && std::any_of(children.begin(), children.end(), is_standing)) {
+      failed_at = Clock::now();  // A rank that --pause has stopped is not late.
+    }
+    const bool none_runs = !pauses && all_of_living(children, is_standing);
+    if (failed_at && (none_runs || Clock::now() - *failed_at > launch.grace)) {
+      kill_living(children);
+    }
     ::poll(items.data(), items.size(), static_cast<int>(kLook.count()));
   }
   for (Child& child : children) read_report(child);
