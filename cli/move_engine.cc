@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "cli/place.h"
 #include "cli/versions.h"
 #include "crossmesh/base/error.h"
+#include "crossmesh/session/place.h"
 
 namespace crossmesh::cli {
 namespace {

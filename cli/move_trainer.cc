@@ -3,10 +3,10 @@
 
 #include <cstring>
 
-#include "cli/place.h"
 #include "cli/versions.h"
 #include "crossmesh/base/error.h"
 #include "crossmesh/geometry/loop_nest.h"
+#include "crossmesh/session/place.h"
 
 namespace crossmesh::cli {
 namespace {

@@ -8,7 +8,7 @@
 #include "crossmesh/layout/layout.h"
 #include "crossmesh/session/session.h"
 
-namespace crossmesh::cli {
+namespace crossmesh {
 
 struct Placement {
   std::vector<ParameterPlace> places;  // by parameter, all in buffer 0; -1 where the rank has none
@@ -22,4 +22,4 @@ Placement place_parameters(const Layout& layout, int rank);
 
 std::int64_t parameter_bytes(const Layout& layout, int rank, int parameter);
 
-}  // namespace crossmesh::cli
+}  // namespace crossmesh

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/place.h"
+#include "crossmesh/session/place.h"
 
 #include "crossmesh/base/checked.h"
 #include "crossmesh/base/error.h"
 
-namespace crossmesh::cli {
+namespace crossmesh {
 namespace {
 
 constexpr std::int64_t kCacheLineBytes = 64;
@@ -44,4 +44,4 @@ Placement place_parameters(const Layout& layout, int rank) {
   return placement;
 }
 
-}  // namespace crossmesh::cli
+}  // namespace crossmesh
