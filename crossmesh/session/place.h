@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lays the parameters of one rank side by side in one piece of memory.
+// Lays the parameters of one rank side by side in one piece of memory, for callers that have no
+// places of their own. It allocates nothing and fills nothing.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +18,12 @@ struct Placement {
 };
 
 // Tied parameters share their owner's place. Every place is aligned to a cache line.
+// Requires: 0 <= rank < layout.rank_count, a rank of this layout's side.
 // Throws: unsupported for a parameter that does not end on a byte.
 Placement place_parameters(const Layout& layout, int rank);
 
+// Bytes of a parameter's storage on a rank. Requires: has_parameter.
+// Throws: as place_parameters.
 std::int64_t parameter_bytes(const Layout& layout, int rank, int parameter);
 
 }  // namespace crossmesh
