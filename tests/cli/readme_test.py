@@ -18,10 +18,7 @@ PROVIDED = """
 using namespace crossmesh;
 struct Engine {};
 extern Engine engine;
-extern Catalog catalog;
-extern std::int64_t weight_bytes;
-extern std::vector<ParameterPlace> places;
-extern std::string job, config_json;
+extern std::string job, config_json, checkpoint_folder;
 extern int rank, t;
 extern bool training, serving;
 void train_step(SharedMemory& weights);
