@@ -38,4 +38,6 @@ if [[ ! -f $model/config.json ]]; then
   show "$crossmesh" synth "$model" --config tests/data/configs/qwen3-0.6b.json --seed 1 --shards 2
 fi
 show "$crossmesh" plan "$model" "${meshes[@]}" --opaque model.norm.weight
-show "$crossmesh" move "$model" "${meshes[@]}" --opaque model.norm.weight --iterations 9
+# A busy machine may be slow to give each rank its memory.
+show "$crossmesh" move "$model" "${meshes[@]}" --opaque model.norm.weight --iterations 9 \
+  --timeout 120
