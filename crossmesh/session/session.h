@@ -32,7 +32,8 @@ struct SessionOptions {
   int source_count = 0;  // trainer ranks, 0 .. source_count - 1
   int target_count = 0;  // engine ranks, which follow: rank source_count + t is engine rank t
   int rank = 0;          // this one, among all
-  std::chrono::milliseconds timeout{10'000};         // without any progress, in every wait
+  std::chrono::milliseconds timeout{10'000};  // without any progress, in every wait
+  std::chrono::milliseconds agree_timeout{60'000};   // while ranks reserve their memory, if longer
   std::chrono::milliseconds ready_timeout{600'000};  // for work outside: a training step, a check
   std::function<void(Phase)> on_phase;               // called when this rank enters a phase
 };

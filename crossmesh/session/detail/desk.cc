@@ -85,10 +85,16 @@ Message Desk::take(MessageKind kind, int rank) {
   return message;
 }
 
+// While ranks agree, engines may still reserve gigabytes of memory.
+std::chrono::milliseconds Desk::usual_limit() const {
+  return phase_ == Phase::agree ? std::max(options_.timeout, options_.agree_timeout)
+                                : options_.timeout;
+}
+
 void Desk::serve(const Wait& wait) {
   last_progress_ = last_alive_ = Clock::now();
   progressed_since_alive_ = false;
-  auto limit = wait.limit.count() > 0 ? wait.limit : options_.timeout;
+  auto limit = wait.limit.count() > 0 ? wait.limit : usual_limit();
   // The coordinator knows best who is missing, so it gives up first.
   if (!is_coordinator() && !wait.work) limit += limit / 4 + kReasonGrace;
   while (true) {
@@ -176,7 +182,7 @@ void Desk::abort_for_losses(std::set<int> lost) {
 }
 
 Error Desk::loss_error(int rank) const {
-  return Error(ErrorCode::peer_lost, "update: a rank's process ended")
+  return Error(ErrorCode::peer_lost, "session: a rank's process ended")
       .with("lost", title(rank))
       .with("phase", name_of(phase_))
       .with("seen by", title(options_.rank))
@@ -218,10 +224,11 @@ void Desk::keep_alive(bool changed) {
 
 void Desk::give_up(const Wait& wait) {
   const double seconds = std::chrono::duration<double>(Clock::now() - last_progress_).count();
-  throw Error(ErrorCode::timed_out, fmt::format("update: no progress for {:.1f} s", seconds))
+  throw Error(ErrorCode::timed_out, fmt::format("session: no progress for {:.1f} s", seconds))
       .with("phase", name_of(phase_))
       .with("at", title(options_.rank))
-      .with("waiting for", wait.describe ? wait.describe() : std::string(title(0)));
+      .with("waiting for", wait.describe ? wait.describe() : std::string(title(0)))
+      .hint("a rank that is slow and alive needs a longer time limit (move: --timeout)");
 }
 
 std::map<int, Message> Desk::gather(MessageKind kind, const std::vector<int>& ranks,

@@ -73,6 +73,7 @@ class Desk {
   std::vector<int> members() const;  // all ranks but the coordinator
 
  private:
+  std::chrono::milliseconds usual_limit() const;
   void handle(Message message);
   void read_messages(bool& changed);
   void hear_alive();
