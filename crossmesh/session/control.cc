@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crossmesh/session/control.h"
 
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <semaphore>
+#include <system_error>
+#include <thread>
 #include <zmq.hpp>
 
 #include "crossmesh/base/error.h"
@@ -22,6 +28,39 @@ std::string endpoint_of(const std::string& session) { return "ipc://@crossmesh-"
 
 // A routing id must not start with a zero byte, so a rank travels as text.
 std::string routing_id(int rank) { return "r" + std::to_string(rank); }
+
+// ZeroMQ ends the process where the system gives it no thread or descriptor, so that both are asked
+// for beforehand: its two threads, ten descriptors of its own and two for each connection.
+void check_resources(int rank, int connection_count) {
+  constexpr int kOwnDescriptors = 10;
+  const int needed = kOwnDescriptors + 2 * connection_count;
+  const auto refuse = [&](std::string_view what, const std::string& reason) {
+    return Error(ErrorCode::io_failed, fmt::format("join: the system gives too few {}", what))
+        .with("rank", rank)
+        .with("descriptors needed", needed)
+        .with("threads needed", 2)
+        .with("system", reason);
+  };
+  std::vector<FileDescriptor> descriptors;
+  for (int i = 0; i < needed; ++i) {
+    descriptors.emplace_back(::eventfd(0, EFD_CLOEXEC));
+    if (descriptors.back().get() < 0) throw refuse("descriptors", std::strerror(errno));
+  }
+  std::binary_semaphore release{0};
+  try {
+    // The first stays until the second has started.
+    std::jthread first([&] { release.acquire(); });
+    try {
+      std::jthread second([] {});
+    } catch (...) {
+      release.release();
+      throw;
+    }
+    release.release();
+  } catch (const std::system_error& error) {
+    throw refuse("threads", error.code().message());
+  }
+}
 
 // The parts that follow in a message which is not one of ours.
 void drop_rest(zmq::socket_t& socket) {
@@ -44,14 +83,16 @@ struct Control::Sockets {
 Control::Control(const SessionOptions& options, Deadline deadline)
     : rank_(options.rank), sockets_(std::make_unique<Sockets>()) {
   const std::string& session = options.session;
+  const int member_count = options.source_count + options.target_count - 1;
+  check_resources(rank_, is_coordinator() ? member_count : 1);
   zmq::socket_t& socket = sockets_->socket;
-  socket = zmq::socket_t(sockets_->context,
-                         is_coordinator() ? zmq::socket_type::router : zmq::socket_type::dealer);
-  socket.set(zmq::sockopt::linger, kLingerMs);
-  socket.set(zmq::sockopt::maxmsgsize, kMessageBytesMax);
-  socket.set(zmq::sockopt::sndhwm, 0);
-  socket.set(zmq::sockopt::rcvhwm, 0);
   try {
+    socket = zmq::socket_t(sockets_->context,
+                           is_coordinator() ? zmq::socket_type::router : zmq::socket_type::dealer);
+    socket.set(zmq::sockopt::linger, kLingerMs);
+    socket.set(zmq::sockopt::maxmsgsize, kMessageBytesMax);
+    socket.set(zmq::sockopt::sndhwm, 0);
+    socket.set(zmq::sockopt::rcvhwm, 0);
     if (is_coordinator()) {
       const int own_user = static_cast<int>(::geteuid());
       zmq_setsockopt(socket.handle(), ZMQ_IPC_FILTER_UID, &own_user, sizeof own_user);
