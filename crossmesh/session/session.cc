@@ -325,7 +325,7 @@ UpdateReport Session::Impl::coordinate(std::int64_t version) {
   };
   moving.describe = [&] { return describe_update(desk, waiting, giver->waiting_for()); };
   // Whoever moves bytes knows best which peer they do not come from, and is heard first.
-  moving.limit = options.timeout + options.timeout / 8;
+  moving.limit = options.timeout + options.timeout / 4;
   desk.serve(moving);
   for (const int rank : trainers) desk.send(rank, MessageKind::committing);
   desk.enter(Phase::commit);
