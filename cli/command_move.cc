@@ -102,8 +102,8 @@ const Error* error_where(const std::vector<RankOutcome>& outcomes, const Is& is)
 }
 
 // Of several errors, the one to show. A rank that died without a word is the cause of whatever the
-// others met, and who misses it knows the phase. Else it is the first that is no mere echo of
-// a lost peer.
+// others met, and who misses it knows the phase. Else it is the first that is neither a
+// lost peer nor a long wait, if there is one.
 Error cause_of(const std::vector<RankOutcome>& outcomes) {
   const auto is_silent = [](const RankOutcome& o) { return o.state == "ended"; };
   const auto speaks = [](const RankOutcome& o) {
@@ -124,10 +124,14 @@ Error cause_of(const std::vector<RankOutcome>& outcomes) {
       cause.with("met by others", first->text().substr(0, first->text().find('\n')));
     return cause;
   }
-  const Error* real = error_where(outcomes, [&](const RankOutcome& o) {
-    return speaks(o) && o.error->code() != ErrorCode::peer_lost;
-  });
-  if (real != nullptr) return *real;
+  for (const bool may_be_late : {false, true}) {
+    const Error* real = error_where(outcomes, [&](const RankOutcome& o) {
+      const ErrorCode code = o.error->code();
+      return speaks(o) && code != ErrorCode::peer_lost &&
+             (may_be_late || code != ErrorCode::timed_out);
+    });
+    if (real != nullptr) return *real;
+  }
   return first != nullptr ? *first : *error_where(outcomes, [](const auto&) { return true; });
 }
 
@@ -219,7 +223,12 @@ int run_launched_rank(MoveCommand& move) {
   if (move.options.pause) hold_continue_signal();
   const RankOptions options{move.options, move.session, move.rank,
                             [&] { report_pause(move.report_fd); }};
-  const RankOutcome outcome = run_rank(options, make_shm({move.session, move.rank}), on_iteration);
+  const RankOutcome outcome = run_rank(
+      options,
+      [&] {
+        return make_shm({move.session, move.rank});
+      },
+      on_iteration);
   if (progress) progress->finish();
   report_outcome(move.report_fd, outcome);
   return outcome.error ? kExitFailed : kExitDone;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -61,4 +62,8 @@ int main_of(int argc, char** argv) {
 }  // namespace
 }  // namespace crossmesh::cli
 
-int main(int argc, char** argv) { return crossmesh::cli::main_of(argc, argv); }
+int main(int argc, char** argv) {
+  // A file that may not grow is an error like any other.
+  std::signal(SIGXFSZ, SIG_IGN);
+  return crossmesh::cli::main_of(argc, argv);
+}

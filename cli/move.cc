@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/move.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <random>
+#include <system_error>
 #include <thread>
 
 #include "cli/model.h"
@@ -170,16 +173,34 @@ nlohmann::ordered_json RankProgram::run() {
   return result_.to_json(options_.move, session_.schedule());
 }
 
+// Threads share the descriptors of their process, and a library that lacks one may end it.
+void check_descriptors(const RankCounts& counts) {
+  constexpr std::int64_t kOfRank = 14;
+  constexpr std::int64_t kOfPair = 2;
+  const std::int64_t needed =
+      kOfRank * (counts.trainers + counts.engines) + kOfPair * counts.trainers * counts.engines;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+  if (limit.rlim_cur >= static_cast<rlim_t>(needed)) return;
+  throw Error(ErrorCode::limit_exceeded, "move: too few descriptors for this many ranks in threads")
+      .with("trainer ranks", counts.trainers)
+      .with("engine ranks", counts.engines)
+      .with("descriptors", limit.rlim_cur)
+      .with("descriptors needed", needed)
+      .hint("raise `ulimit -n`, or use --transport shm");
+}
+
 }  // namespace
 
-RankOutcome run_rank(const RankOptions& options, std::unique_ptr<Transport> transport,
+RankOutcome run_rank(const RankOptions& options,
+                     const std::function<std::unique_ptr<Transport>()>& open_transport,
                      const std::function<void(int)>& on_iteration) {
   RankOutcome outcome;
   outcome.rank = options.rank;
   outcome.title = fmt::format("rank {}", options.rank);
   std::optional<RankProgram> program;
   try {
-    program.emplace(options, std::move(transport), on_iteration);
+    program.emplace(options, open_transport(), on_iteration);
     outcome.result = program->run();
   } catch (const Error& error) {
     outcome.error = error;
@@ -237,16 +258,30 @@ RankCounts check_move(const MoveOptions& options) {
 
 std::vector<RankOutcome> move_in_threads(const MoveOptions& options) {
   const RankCounts counts = check_move(options);
+  check_descriptors(counts);
   const int ranks = counts.trainers + counts.engines;
   InprocHub hub;
   const std::string session = new_session_name();
   std::vector<RankOutcome> outcomes(static_cast<std::size_t>(ranks));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank] {
-      outcomes[static_cast<std::size_t>(rank)] =
-          run_rank({options, session, rank, {}}, make_inproc({&hub, session, rank}));
-    });
+    RankOutcome& outcome = outcomes[static_cast<std::size_t>(rank)];
+    const auto run = [&, rank] {
+      outcome = run_rank({options, session, rank, {}}, [&, rank] {
+        return make_inproc({&hub, session, rank});
+      });
+    };
+    try {
+      threads.emplace_back(run);
+    } catch (const std::system_error& error) {
+      // The ranks that run miss this one, and end.
+      outcome.rank = rank;
+      outcome.title = fmt::format("rank {}", rank);
+      outcome.error = Error(ErrorCode::io_failed, "move: the system gives no more threads")
+                          .with("rank", rank)
+                          .with("ranks", ranks)
+                          .with("system", error.code().message());
+    }
   }
   for (std::thread& thread : threads) thread.join();
   return outcomes;

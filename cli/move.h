@@ -53,9 +53,10 @@ struct RankOutcome {
 nlohmann::ordered_json to_json(const RankOutcome& outcome);
 RankOutcome outcome_from_json(const nlohmann::ordered_json& json);
 
-// Runs one rank from join to leave. Never throws: what went wrong is in the outcome.
-// `on_iteration(done)` is called on rank 0.
-RankOutcome run_rank(const RankOptions& options, std::unique_ptr<Transport> transport,
+// Runs one rank from join to leave, over the transport that `open_transport` makes. Never throws:
+// what went wrong is in the outcome. `on_iteration(done)` is called on rank 0.
+RankOutcome run_rank(const RankOptions& options,
+                     const std::function<std::unique_ptr<Transport>()>& open_transport,
                      const std::function<void(int)>& on_iteration = {});
 
 // Everything that can be refused is refused here, before a process starts or a byte is written.

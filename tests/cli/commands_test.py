@@ -273,6 +273,14 @@ class Synth(Commands):
         for name in one:
             self.assertNotEqual(other[name], one[name], name)
 
+    def test_a_file_that_may_not_grow_is_an_error(self) -> None:
+        command = [BINARY, "synth", "one", "--config", str(CONFIGS / "small-qwen3.json")]
+        done = subprocess.run(["bash", "-c", 'ulimit -f 16; exec "$@"', "bash", *command],
+                              cwd=self.folder, text=True, capture_output=True)
+        self.assertEqual(done.returncode, FAILED, done.stderr)
+        self.assertRegex(done.stderr, "^crossmesh: write: .*\\n  reason  File too large\\n")
+        self.assertEqual(list((self.folder / "one").glob("*")), [])
+
     def test_a_checkpoint_is_replaced_only_when_asked(self) -> None:
         self.synth("one")
         words = ("synth", "one", "--config", CONFIGS / "small-qwen3.json")

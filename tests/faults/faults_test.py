@@ -51,9 +51,10 @@ class Model:
             capture_output=True,
         )
 
-    def move(self, *options):
+    def move(self, *options, iterations=UPDATES, timeout=6):
         return [BINARY, "move", self.path, "--trainer", "fsdp=2", "--engine", "replicas=2,tp=2",
-                "--no-floor", "--json", "--iterations", str(UPDATES), "--timeout", "6", *options]
+                "--no-floor", "--json", "--iterations", str(iterations), "--timeout", str(timeout),
+                *options]
 
 
 def shared_memory_files():
@@ -154,6 +155,47 @@ class Faults(unittest.TestCase):
         while any(is_alive(pid) for pid in pids) and time.monotonic() < limit:
             os.sched_yield()
         self.assertEqual([pid for pid in pids if is_alive(pid)], [])
+
+    def children_of(self, process):
+        path = f"/proc/{process.pid}/task/{process.pid}/children"
+        return [int(pid) for pid in Path(path).read_text(encoding="ascii").split()]
+
+    def test_a_stopped_rank_is_missed_and_named(self):
+        for name, victim in VICTIMS.items():
+            with self.subTest(stopped=name):
+                process = subprocess.Popen(self.model.move(iterations=1_000_000, timeout=2),
+                                           text=True, stdout=subprocess.PIPE,
+                                           stderr=subprocess.PIPE)
+                self.addCleanup(process.kill)
+                pids = []
+                while process.poll() is None and len(pids) < TRAINERS + ENGINES:
+                    pids = self.children_of(process)
+                os.kill(pids[victim], signal.SIGSTOP)
+                output, errors = process.communicate(timeout=60)
+                self.assertEqual(process.returncode, 1, output + errors)
+                self.assertEqual([pid for pid in pids if is_alive(pid)], [])
+                told = json.loads(output)
+                self.assertEqual(told["ranks"][victim]["state"], "killed")
+                texts = [rank["error"]["text"] for rank in told["ranks"]]
+                named = [text for text in texts if "no progress" in text
+                         and (f"(rank {victim})" in text or f"rank {victim}: " in text)]
+                dials = [text for text in texts if victim == 0 and "does not answer" in text]
+                self.assertTrue(named or dials, texts)
+
+    def test_too_few_descriptors_are_an_error_of_this_program(self):
+        for transport in ["shm", "inproc"]:
+            for count in [*range(8, 40, 2), *range(40, 120, 10)]:
+                with self.subTest(transport=transport, descriptors=count):
+                    command = ["bash", "-c", f'ulimit -n {count}; exec "$@"', "bash",
+                               *self.model.move("--transport", transport, timeout=2)]
+                    done = subprocess.run(command, text=True, capture_output=True, timeout=60)
+                    if done.returncode == 127:
+                        continue  # The loader of the system did not find its libraries.
+                    self.assertIn(done.returncode, [0, 1], done.stderr)
+                    if done.returncode == 0:
+                        continue
+                    self.assertTrue(done.stderr.startswith("crossmesh: "), done.stderr)
+                    self.assertNotIn("signal", done.stderr)
 
     def test_too_little_memory_is_an_error_before_the_update(self):
         if os.environ.get("CROSSMESH_SANITIZER"):
