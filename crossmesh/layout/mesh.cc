@@ -22,6 +22,12 @@ const MeshAxis* find_axis(const Mesh& mesh, std::string_view name) {
   return at == mesh.axes.end() ? nullptr : &*at;
 }
 
+std::string known_names(const SideAxes& side) {
+  std::string names = fmt::format("{}", fmt::join(side.names, ", "));
+  for (const std::string_view word : side.words) names += fmt::format(", {}", word);
+  return names;
+}
+
 }  // namespace
 
 Mesh mesh_of(const Spec& spec, const SideAxes& side) {
@@ -30,10 +36,11 @@ Mesh mesh_of(const Spec& spec, const SideAxes& side) {
   }
   Mesh mesh;
   for (const Axis& axis : spec.axes) {
+    if (std::ranges::find(side.words, axis.name) != side.words.end()) continue;
     if (std::ranges::find(side.names, axis.name) == side.names.end()) {
       throw refusal(spec, side, "an axis is not known")
           .with("axis", axis.name)
-          .with("known", fmt::format("{}", fmt::join(side.names, ", ")));
+          .with("known", known_names(side));
     }
     if (find_axis(mesh, axis.name) != nullptr) {
       throw refusal(spec, side, "an axis is repeated").with("axis", axis.name);
@@ -55,6 +62,17 @@ Mesh mesh_of(const Spec& spec, const SideAxes& side) {
 int size_of_axis(const Mesh& mesh, std::string_view name) {
   const MeshAxis* axis = find_axis(mesh, name);
   return axis == nullptr ? 1 : axis->size;
+}
+
+int stage_of_layer(std::int64_t layer, std::int64_t layer_count, int stage_count) {
+  const std::int64_t fewer = layer_count / stage_count;
+  const std::int64_t rest = layer_count % stage_count;
+  // Stages [first_longer, last) hold one layer more.
+  const std::int64_t last = stage_count - 1;
+  const std::int64_t first_longer = last - rest;
+  if (layer < first_longer * fewer) return static_cast<int>(layer / fewer);
+  const std::int64_t past = layer - first_longer * fewer;
+  return static_cast<int>(std::min(first_longer + past / (fewer + 1), last));
 }
 
 int coordinate(const Mesh& mesh, std::string_view name, int rank) {

@@ -3,6 +3,7 @@
 // axes are written, the last one fastest. It knows sizes, and not what an axis means.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,6 +35,8 @@ struct Mesh {
 struct SideAxes {
   std::string_view side;
   std::span<const std::string_view> names;
+  std::span<const std::string_view> words =
+      {};  // that look like axes and are none: `experts=linear`
 };
 
 // The mesh of a spec without options.
@@ -43,6 +46,11 @@ Mesh mesh_of(const Spec& spec, const SideAxes& side);
 
 // The size of an axis; 1 when the mesh does not have it.
 int size_of_axis(const Mesh& mesh, std::string_view name);
+
+// The stage of a layer where pipeline parallelism splits layers evenly, the remainder to the stages
+// before the last, going backwards: 8 layers on 3 stages are 3, 3, 2; 7 on 3 are 2, 3, 2.
+// Requires: 0 <= layer < layer_count.
+int stage_of_layer(std::int64_t layer, std::int64_t layer_count, int stage_count);
 
 // Where `rank` stands along an axis; 0 when the mesh does not have it.
 int coordinate(const Mesh& mesh, std::string_view name, int rank);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <vector>
 
 #include "crossmesh/base/error.h"
 
@@ -56,6 +57,47 @@ TEST(Mesh, a_spec_that_the_side_does_not_take_is_refused) {
             "invalid_argument: read test mesh: too many ranks\n"
             "  spec  a=1000000,b=1000000,c=1000000\n"
             "  ranks_max  1000000");
+}
+
+TEST(Mesh, words_are_no_axes) {
+  static constexpr std::array<std::string_view, 1> kWords = {"way"};
+  constexpr SideAxes kWordy = {"test", kAxes, kWords};
+  EXPECT_EQ(mesh_of({"way=x,a=2", {{"way", "x"}, {"a", "2"}}, {}}, kWordy),
+            (Mesh{2, {{"a", 2, 1}}}));
+  try {
+    mesh_of({"x=2", {{"x", "2"}}, {}}, kWordy);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.text(),
+              "read test mesh: an axis is not known\n  spec  x=2\n  axis  x\n"
+              "  known  a, b, c, way");
+  }
+}
+
+TEST(Mesh, stages_before_the_last_take_the_layers_that_are_left_over) {
+  const auto layers_of = [](int layers, int stages) {
+    std::vector<int> counts(static_cast<std::size_t>(stages), 0);
+    int before = 0;
+    for (int layer = 0; layer < layers; ++layer) {
+      const int stage = stage_of_layer(layer, layers, stages);
+      EXPECT_TRUE(stage == before || stage == before + 1);
+      before = stage;
+      ++counts[static_cast<std::size_t>(stage)];
+    }
+    return counts;
+  };
+  EXPECT_EQ(layers_of(8, 3), (std::vector{3, 3, 2}));
+  EXPECT_EQ(layers_of(7, 3), (std::vector{2, 3, 2}));
+  // The rule, told otherwise: one more for stages -2, -3, ... as long as layers are left over.
+  for (int stages = 1; stages <= 8; ++stages) {
+    for (int layers = stages; layers <= 30; ++layers) {
+      std::vector<int> expected(static_cast<std::size_t>(stages), layers / stages);
+      for (int back = 2; back < layers % stages + 2; ++back) {
+        ++expected[static_cast<std::size_t>(stages - back)];
+      }
+      EXPECT_EQ(layers_of(layers, stages), expected) << layers << " on " << stages;
+    }
+  }
 }
 
 }  // namespace
