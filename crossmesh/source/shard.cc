@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <limits>
 #include <map>
 #include <span>
 #include <string_view>
@@ -17,9 +19,10 @@
 namespace crossmesh {
 namespace {
 
-constexpr std::array<std::string_view, 3> kAxes = {"dp_replicate", "fsdp", "tp"};
+constexpr std::array<std::string_view, 6> kAxes = {"pp", "dp_replicate", "fsdp", "ep", "etp", "tp"};
 
-// The dimension that tp splits, by the end of a tensor's name; other tensors are replicated.
+// The dimension that tp splits (etp of an expert), by the end of a tensor's name; other tensors are
+// replicated.
 struct TpRule {
   std::string_view suffix;
   int dim;
@@ -28,11 +31,31 @@ struct TpRule {
 constexpr int kWhole = -1;
 
 constexpr TpRule kTpRules[] = {
-    {"self_attn.q_proj.weight", 0}, {"self_attn.k_proj.weight", 0}, {"self_attn.v_proj.weight", 0},
-    {"self_attn.q_proj.bias", 0},   {"self_attn.k_proj.bias", 0},   {"self_attn.v_proj.bias", 0},
-    {"mlp.gate_proj.weight", 0},    {"mlp.up_proj.weight", 0},      {"mlp.gate_proj.bias", 0},
-    {"mlp.up_proj.bias", 0},        {"embed_tokens.weight", 0},     {"lm_head.weight", 0},
-    {"self_attn.o_proj.weight", 1}, {"mlp.down_proj.weight", 1},
+    {"self_attn.q_proj.weight", 0},
+    {"self_attn.k_proj.weight", 0},
+    {"self_attn.v_proj.weight", 0},
+    {"self_attn.q_proj.bias", 0},
+    {"self_attn.k_proj.bias", 0},
+    {"self_attn.v_proj.bias", 0},
+    {"mlp.gate_proj.weight", 0},
+    {"mlp.up_proj.weight", 0},
+    {"mlp.gate_proj.bias", 0},
+    {"mlp.up_proj.bias", 0},
+    {"embed_tokens.weight", 0},
+    {"lm_head.weight", 0},
+    {"self_attn.o_proj.weight", 1},
+    {"mlp.down_proj.weight", 1},
+    // Latent attention and shared experts.
+    {"self_attn.q_b_proj.weight", 0},
+    {"self_attn.kv_b_proj.weight", 0},
+    {"shared_experts.gate_proj.weight", 0},
+    {"shared_experts.up_proj.weight", 0},
+    {"shared_experts.down_proj.weight", 1},
+};
+
+constexpr TpRule kEtpRules[] = {
+    {"gate_proj.weight", 0}, {"up_proj.weight", 0}, {"down_proj.weight", 1},
+    {"w1.weight", 0},        {"w3.weight", 0},      {"w2.weight", 1},
 };
 
 // A suffix counts only where a word of the name starts.
@@ -41,13 +64,46 @@ bool ends_with_words(std::string_view name, std::string_view suffix) {
   return name.size() == suffix.size() || name[name.size() - suffix.size() - 1] == '.';
 }
 
-int tp_dim_of(const TensorInfo& tensor) {
-  for (const TpRule& rule : kTpRules) {
+int split_dim_of(const TensorInfo& tensor, std::span<const TpRule> rules) {
+  for (const TpRule& rule : rules) {
     if (ends_with_words(tensor.name, rule.suffix)) {
       return rule.dim < static_cast<int>(tensor.shape.size()) ? rule.dim : kWhole;
     }
   }
   return kWhole;
+}
+
+constexpr std::int64_t kNone = -1;
+
+// The number that a word of a name is, if it is one that may count layers or experts.
+std::int64_t number_of(std::string_view word) {
+  std::int64_t number = 0;
+  const char* end = word.data() + word.size();
+  const auto [at, error] = std::from_chars(word.data(), end, number);
+  const bool is_number = error == std::errc() && at == end && number >= 0;
+  return is_number && number < std::numeric_limits<int>::max() ? number : kNone;
+}
+
+// What a name says of a tensor's place in the model.
+struct Place {
+  std::int64_t layer = kNone;   // the first word that is a number
+  std::int64_t expert = kNone;  // the number after the word `experts`
+  bool is_embedding = false;    // a word begins with `embed`
+};
+
+Place place_of(std::string_view name) {
+  Place place;
+  std::string_view before;
+  for (std::size_t begin = 0; begin <= name.size();) {
+    const std::size_t end = std::min(name.find('.', begin), name.size());
+    const std::string_view word = name.substr(begin, end - begin);
+    if (place.layer == kNone) place.layer = number_of(word);
+    if (before == "experts" && place.expert == kNone) place.expert = number_of(word);
+    if (word.starts_with("embed")) place.is_embedding = true;
+    before = word;
+    begin = end + 1;
+  }
+  return place;
 }
 
 // How the tensors of one geometry are split: over `fsdp_count` on dimension 0, and over `tp_count`
@@ -108,40 +164,103 @@ bool falls_on_bytes(const Shape& shape, DType dtype, const Box& box) {
 struct Shard {
   int layout_class;
   int parameter_class;
-  int binding;
+  Split split;
 };
 
 // Orders tensors so that those of one geometry are equal.
 struct Geometry {
   DType dtype;
   int tp_dim;
+  bool is_expert;
   std::span<const std::int64_t> shape;
 
   bool operator<(const Geometry& other) const {
-    if (dtype != other.dtype) return dtype < other.dtype;
-    if (tp_dim != other.tp_dim) return tp_dim < other.tp_dim;
+    const auto key = [](const Geometry& g) { return std::tuple(g.dtype, g.tp_dim, g.is_expert); };
+    if (key(*this) != key(other)) return key(*this) < key(other);
     return std::ranges::lexicographical_compare(shape, other.shape);
   }
 };
 
+// Which ranks hold the shards of a tensor.
+struct Holders {
+  bool splits_fsdp;
+  bool splits_tp;
+  int ep = -1;  // the expert's coordinate, or -1: no expert
+  int stage = 0;
+
+  auto operator<=>(const Holders&) const = default;
+};
+
+// Where `index` of `count` lies when `parts` contiguous blocks share them, the first one more.
+int block_of(std::int64_t index, std::int64_t count, int parts) {
+  const std::int64_t fewer = count / parts;
+  const std::int64_t longer = count % parts;
+  const std::int64_t in_longer = longer * (fewer + 1);
+  if (index < in_longer) return static_cast<int>(index / (fewer + 1));
+  return static_cast<int>(longer + (index - in_longer) / fewer);
+}
+
 class Sharder {
  public:
-  Sharder(const Mesh& mesh, Layout& layout) : mesh_(mesh), interner_(layout) {}
+  Sharder(const Mesh& mesh, const Catalog& catalog, Layout& layout)
+      : mesh_(mesh), interner_(layout) {
+    places_.reserve(catalog.tensors.size());
+    for (const TensorInfo& tensor : catalog.tensors) {
+      places_.push_back(place_of(tensor.name));
+      layer_count_ = std::max(layer_count_, places_.back().layer + 1);
+      expert_count_ = std::max(expert_count_, places_.back().expert + 1);
+    }
+    require_layers();
+  }
 
-  Shard shard_of(const TensorInfo& tensor) {
-    const Geometry geometry{tensor.dtype, tp_dim_of(tensor), tensor.shape};
-    const auto known = shards_.find(geometry);
-    if (known != shards_.end()) return known->second;
-    return shards_.emplace(geometry, make(tensor, geometry.tp_dim)).first->second;
+  // Adds the parameter and the instance of a tensor.
+  void add(const TensorInfo& tensor, int index, Layout& layout) {
+    const Place& place = places_[static_cast<std::size_t>(index)];
+    const bool is_expert = place.expert != kNone;
+    const std::span<const TpRule> rules =
+        is_expert ? std::span<const TpRule>(kEtpRules) : std::span<const TpRule>(kTpRules);
+    const Geometry geometry{tensor.dtype, split_dim_of(tensor, rules), is_expert, tensor.shape};
+    auto known = shards_.find(geometry);
+    if (known == shards_.end()) known = shards_.emplace(geometry, make(tensor, geometry)).first;
+    const Shard& shard = known->second;
+    const int ep =
+        is_expert ? block_of(place.expert, expert_count_, size_of_axis(mesh_, "ep")) : -1;
+    const int binding = binding_of(
+        shard.split, {shard.split.fsdp_count > 1, shard.split.tp_count > 1, ep, stage_of(place)});
+    layout.parameters.push_back({tensor.name, shard.parameter_class, binding, index});
+    layout.instances.push_back({index, index, shard.layout_class, binding, 0, -1});
   }
 
  private:
-  Shard make(const TensorInfo& tensor, int tp_dim) {
-    Split split;
-    if (!tensor.shape.empty()) split.fsdp_count = size_of_axis(mesh_, "fsdp");
-    if (tp_dim != kWhole) split.tp_count = size_of_axis(mesh_, "tp");
-    split.tp_dim = tp_dim;
+  void require_layers() const {
+    const int stages = size_of_axis(mesh_, "pp");
+    if (stages == 1 || stages <= layer_count_) return;
+    throw Error(ErrorCode::mismatch, "shard: fewer layers than stages")
+        .with("axis", fmt::format("pp={}", stages))
+        .with("layers", layer_count_);
+  }
 
+  int stage_of(const Place& place) const {
+    const int stages = size_of_axis(mesh_, "pp");
+    if (place.layer != kNone) return stage_of_layer(place.layer, layer_count_, stages);
+    return place.is_embedding ? 0 : stages - 1;
+  }
+
+  Split split_of(const Geometry& geometry) const {
+    Split split;
+    const int expert_ranks = size_of_axis(mesh_, "ep") * size_of_axis(mesh_, "etp");
+    if (!geometry.shape.empty()) {
+      split.fsdp_count = size_of_axis(mesh_, "fsdp") * (geometry.is_expert ? 1 : expert_ranks);
+    }
+    if (geometry.tp_dim != kWhole) {
+      split.tp_count = size_of_axis(mesh_, geometry.is_expert ? "etp" : "tp");
+    }
+    split.tp_dim = geometry.tp_dim;
+    return split;
+  }
+
+  Shard make(const TensorInfo& tensor, const Geometry& of) {
+    const Split split = split_of(of);
     LayoutClass geometry{Space::plain(tensor.shape), tensor.dtype, {}};
     ParameterClass parameter{tensor.dtype, {}, {}, {}};
     const Shape shape(std::span<const std::int64_t>(tensor.shape));
@@ -160,27 +279,47 @@ class Sharder {
       parameter.strides_of_role.push_back(strides);
     }
     return {interner_.layout_class(std::move(geometry)),
-            interner_.parameter_class(std::move(parameter)), binding_of(split)};
+            interner_.parameter_class(std::move(parameter)), split};
   }
 
-  int binding_of(const Split& split) {
-    const auto key = std::pair(split.fsdp_count > 1, split.tp_count > 1);
-    const auto known = bindings_.find(key);
+  // A rank's number among those that share dense tensors: fsdp, ep and etp in the order written.
+  int data_coordinate(int rank) const {
+    int number = 0;
+    for (const MeshAxis& axis : mesh_.axes) {
+      if (axis.name != "fsdp" && axis.name != "ep" && axis.name != "etp") continue;
+      number = number * axis.size + rank / axis.stride % axis.size;
+    }
+    return number;
+  }
+
+  int role_of(const Split& split, const Holders& holders, int rank) const {
+    if (coordinate(mesh_, "pp", rank) != holders.stage) return -1;
+    const bool is_expert = holders.ep >= 0;
+    if (is_expert && coordinate(mesh_, "ep", rank) != holders.ep) return -1;
+    const int data = is_expert ? coordinate(mesh_, "fsdp", rank) : data_coordinate(rank);
+    const int fsdp = holders.splits_fsdp ? data : 0;
+    const int tp = holders.splits_tp ? coordinate(mesh_, is_expert ? "etp" : "tp", rank) : 0;
+    return tp * split.fsdp_count + fsdp;
+  }
+
+  int binding_of(const Split& split, const Holders& holders) {
+    const auto known = bindings_.find(holders);
     if (known != bindings_.end()) return known->second;
     Binding binding;
     binding.role_of_rank.reserve(static_cast<std::size_t>(mesh_.rank_count));
     for (int rank = 0; rank < mesh_.rank_count; ++rank) {
-      const int fsdp = split.fsdp_count > 1 ? coordinate(mesh_, "fsdp", rank) : 0;
-      const int tp = split.tp_count > 1 ? coordinate(mesh_, "tp", rank) : 0;
-      binding.role_of_rank.push_back(tp * split.fsdp_count + fsdp);
+      binding.role_of_rank.push_back(role_of(split, holders, rank));
     }
-    return bindings_[key] = interner_.binding(std::move(binding));
+    return bindings_[holders] = interner_.binding(std::move(binding));
   }
 
   const Mesh& mesh_;
   Interner interner_;
+  std::vector<Place> places_;  // by tensor
+  std::int64_t layer_count_ = 0;
+  std::int64_t expert_count_ = 0;
   std::map<Geometry, Shard> shards_;
-  std::map<std::pair<bool, bool>, int> bindings_;
+  std::map<Holders, int> bindings_;
 };
 
 }  // namespace
@@ -194,13 +333,10 @@ Layout shard(const Catalog& catalog, const Spec& spec) {
   layout.parameters.reserve(catalog.tensors.size());
   layout.instances.reserve(catalog.tensors.size());
 
-  Sharder sharder(mesh, layout);
+  Sharder sharder(mesh, catalog, layout);
   for (const TensorInfo& tensor : catalog.tensors) {
     try {
-      const Shard shard = sharder.shard_of(tensor);
-      const int index = static_cast<int>(layout.parameters.size());
-      layout.parameters.push_back({tensor.name, shard.parameter_class, shard.binding, index});
-      layout.instances.push_back({index, index, shard.layout_class, shard.binding, 0, -1});
+      sharder.add(tensor, static_cast<int>(layout.parameters.size()), layout);
     } catch (Error& error) {
       error.with("tensor", tensor.name);
       throw;

@@ -310,6 +310,97 @@ TEST(Shard, geometry_does_not_grow_with_names) {
   EXPECT_EQ(many.parameter_classes, few.parameter_classes);
 }
 
+// -- Experts and stages
+// ----------------------------------------------------------------------------
+
+// The box of each rank, `-` for none, of the tensor `name` of a model of `experts` experts and
+// `layers` layers.
+std::string boxes_in_model(const std::string& name, const std::string& trainer, int layers,
+                           int experts) {
+  std::vector<TensorInfo> tensors;
+  for (int layer = 0; layer < layers; ++layer) {
+    const std::string stem = "model.layers." + std::to_string(layer) + ".mlp.";
+    tensors.push_back({stem + "gate.weight", DType::bf16, {8, 4}});
+    for (int expert = 0; expert < experts; ++expert) {
+      const std::string one = stem + "experts." + std::to_string(expert) + ".";
+      tensors.push_back({one + "up_proj.weight", DType::bf16, {8, 4}});
+      tensors.push_back({one + "down_proj.weight", DType::bf16, {4, 8}});
+    }
+    tensors.push_back({stem + "shared_experts.up_proj.weight", DType::bf16, {8, 4}});
+  }
+  for (const char* other : {"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"}) {
+    tensors.push_back({other, DType::bf16, {8, 4}});
+  }
+  const Layout layout = shard(catalog_of(tensors), parse_spec(trainer));
+  check(layout);
+  const auto at = std::ranges::find(tensors, name, &TensorInfo::name);
+  std::ostringstream text;
+  for (int rank = 0; rank < layout.rank_count; ++rank) {
+    const auto placed = pieces(layout, rank, static_cast<int>(at - tensors.begin()));
+    text << (rank > 0 ? " " : "") << (placed.empty() ? "-" : to_string(placed[0].piece.box));
+  }
+  return text.str();
+}
+
+struct ModelRow {
+  std::string name;
+  std::string tensor;
+  std::string trainer;
+  std::string expected;
+};
+
+TEST(Shard, experts_lie_on_their_coordinate_and_the_rest_on_all_data_ranks) {
+  const std::string layer = "model.layers.0.mlp.";
+  const ModelRow kRows[] = {
+      {"a dense tensor is split over fsdp and ep", layer + "gate.weight", "fsdp=2,ep=2",
+       "[0:2, 0:4] [2:4, 0:4] [4:6, 0:4] [6:8, 0:4]"},
+      {"numbered in the order written", layer + "gate.weight", "ep=2,tp=2,fsdp=2",
+       "[0:2, 0:4] [2:4, 0:4] [0:2, 0:4] [2:4, 0:4] [4:6, 0:4] [6:8, 0:4] [4:6, 0:4] [6:8, 0:4]"},
+      {"the first coordinate holds one expert more", layer + "experts.1.up_proj.weight",
+       "fsdp=2,ep=2", "[0:4, 0:4] - [4:8, 0:4] -"},
+      {"the last coordinate holds the rest", layer + "experts.2.up_proj.weight", "fsdp=2,ep=2",
+       "- [0:4, 0:4] - [4:8, 0:4]"},
+      {"a shared expert is a dense tensor", layer + "shared_experts.up_proj.weight", "tp=2,ep=2",
+       "[0:2, 0:4] [2:4, 0:4] [4:6, 0:4] [6:8, 0:4]"},
+      {"etp splits up by rows and fsdp each part", layer + "experts.0.up_proj.weight",
+       "fsdp=2,etp=2", "[0:2, 0:4] [4:6, 0:4] [2:4, 0:4] [6:8, 0:4]"},
+      {"etp splits down by columns", layer + "experts.0.down_proj.weight", "ep=2,etp=2",
+       "[0:4, 0:4] [0:4, 4:8] - -"},
+      {"tp repeats an expert", layer + "experts.0.down_proj.weight", "tp=2,fsdp=2",
+       "[0:2, 0:8] [2:4, 0:8] [0:2, 0:8] [2:4, 0:8]"},
+      {"etp ranks share dense tensors", layer + "gate.weight", "etp=2,fsdp=2",
+       "[0:2, 0:4] [2:4, 0:4] [4:6, 0:4] [6:8, 0:4]"},
+      {"past the experts there is none", layer + "experts.2.up_proj.weight", "ep=4",
+       "- - [0:8, 0:4] -"},
+  };
+  for (const ModelRow& row : kRows) {
+    EXPECT_EQ(boxes_in_model(row.tensor, row.trainer, 1, 3), row.expected) << row.name;
+  }
+}
+
+TEST(Shard, stages_hold_their_layers_and_the_ends_the_rest) {
+  const std::string whole = "[0:8, 0:4]";
+  EXPECT_EQ(boxes_in_model("model.embed_tokens.weight", "pp=3", 4, 0), whole + " - -");
+  EXPECT_EQ(boxes_in_model("model.layers.0.mlp.gate.weight", "pp=3", 4, 0), whole + " - -");
+  EXPECT_EQ(boxes_in_model("model.layers.1.mlp.gate.weight", "pp=3", 4, 0), "- " + whole + " -");
+  EXPECT_EQ(boxes_in_model("model.layers.2.mlp.gate.weight", "pp=3", 4, 0), "- " + whole + " -");
+  EXPECT_EQ(boxes_in_model("model.layers.3.mlp.gate.weight", "pp=3", 4, 0), "- - " + whole);
+  EXPECT_EQ(boxes_in_model("model.norm.weight", "pp=3", 4, 0), "- - " + whole);
+  EXPECT_EQ(boxes_in_model("lm_head.weight", "fsdp=2,pp=2", 4, 0), "- [0:4, 0:4] - [4:8, 0:4]");
+  EXPECT_EQ(boxes_in_model("model.layers.1.mlp.experts.1.up_proj.weight", "pp=2,ep=2", 2, 2),
+            "- - - " + whole);
+}
+
+TEST(Shard, more_stages_than_layers_are_refused) {
+  try {
+    boxes_in_model("lm_head.weight", "pp=3", 2, 0);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::mismatch);
+    EXPECT_EQ(error.text(), "shard: fewer layers than stages\n  axis  pp=3\n  layers  2");
+  }
+}
+
 TEST(Shard, explains_itself) {
   expect_golden("explain_shard.txt", explain(shard(deep_catalog(1), parse_spec("fsdp=3,tp=2"))));
 }
@@ -329,7 +420,7 @@ TEST(Shard, what_trainers_do_not_have_is_refused) {
             "invalid_argument: read trainer mesh: an axis is not known\n"
             "  spec  fsdp=2,replicas=2\n"
             "  axis  replicas\n"
-            "  known  dp_replicate, fsdp, tp");
+            "  known  pp, dp_replicate, fsdp, ep, etp, tp");
   EXPECT_EQ(refusal_of(tensor, "fsdp=2,zero"),
             "invalid_argument: read trainer mesh: no option is known\n"
             "  spec  fsdp=2,zero\n"

@@ -485,7 +485,7 @@ class Plan(Commands):
              "read trainer mesh: an axis is not known\n"
              "  spec  data=2\n"
              "  axis  data\n"
-             "  known  dp_replicate, fsdp, tp"),
+             "  known  pp, dp_replicate, fsdp, ep, etp, tp"),
             ("fsdp=2", "ranks=2", "invalid_argument",
              "read engine mesh: an axis is not known\n"
              "  spec  ranks=2\n"

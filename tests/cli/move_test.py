@@ -197,7 +197,7 @@ class Moves(unittest.TestCase):
             "read trainer mesh: an axis is not known\n"
             "  spec  pp=2\n"
             "  axis  pp\n"
-            "  known  dp_replicate, fsdp, tp",
+            "  known  pp, dp_replicate, fsdp, ep, etp, tp",
             model, "--trainer", "pp=2", "--engine", "tp=1",
         )
         self.assert_refused(
