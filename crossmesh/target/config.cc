@@ -151,6 +151,102 @@ void refuse_impossible_heads(const ModelConfig& read) {
   }
 }
 
+// -- Mixtures of experts, latent attention ------------------------------------------------------
+
+// A count that may be 0, or null, which is the same; but it must be there.
+std::int64_t count_at(const Json& config, const char* key) {
+  const auto at = config.find(key);
+  if (at == config.end()) require(config, key);
+  if (at->is_null() || *at == 0) return 0;
+  return size_of(*at, key, kModelSizeMax);
+}
+
+std::int64_t size_or(const Json& config, const char* key, std::int64_t absent) {
+  return find(config, key) == nullptr ? absent : size_at(config, key);
+}
+
+std::int64_t prediction_layers_in(const Json& config) {
+  const char* key = "num_nextn_predict_layers";
+  const Json* value = find(config, key);
+  if (value == nullptr || *value == 0) return 0;
+  return size_of(*value, key, kModelLayersMax);
+}
+
+void read_experts(const Json& config, const char* key, ModelConfig& read) {
+  read.experts = size_at(config, key);
+  const std::int64_t layers = read.layers + read.prediction_layers;
+  if (read.experts > kModelExpertsMax / layers) {
+    throw Error(ErrorCode::mismatch, "read config: too many experts")
+        .with(key, read.experts)
+        .with("layers", layers)
+        .with("product_max", kModelExpertsMax);
+  }
+}
+
+template <typename IsSparse>
+void mark_sparse_layers(ModelConfig& read, const IsSparse& is_sparse) {
+  for (std::int64_t layer = 0; layer < read.layers + read.prediction_layers; ++layer) {
+    read.sparse_layer.push_back(is_sparse(layer));
+  }
+}
+
+void read_mixtral(const Json& config, ModelConfig& read) {
+  read_experts(config, "num_local_experts", read);
+  read.expert_intermediate = read.intermediate;
+  mark_sparse_layers(read, [](std::int64_t) { return true; });
+}
+
+void read_qwen3_moe(const Json& config, ModelConfig& read) {
+  // Configs have been written with either key.
+  const bool is_local = find(config, "num_experts") == nullptr && find(config, "num_local_experts");
+  read_experts(config, is_local ? "num_local_experts" : "num_experts", read);
+  read.expert_intermediate = size_at(config, "moe_intermediate_size");
+  const std::int64_t step = size_or(config, "decoder_sparse_step", 1);
+  mark_sparse_layers(read, [&](std::int64_t layer) { return (layer + 1) % step == 0; });
+  const char* key = "mlp_only_layers";
+  const Json* dense = find(config, key);
+  if (dense == nullptr) return;
+  if (!dense->is_array()) throw wrong_kind(key, *dense, "a list of layers");
+  for (const Json& layer : *dense) {
+    if (!layer.is_number_integer()) throw wrong_kind(key, layer, "a list of layers");
+    if (layer < 0 || layer >= read.layers) continue;
+    read.sparse_layer[layer.get<std::size_t>()] = false;
+  }
+}
+
+void read_latent_attention(const Json& config, ModelConfig& read) {
+  read.query_rank = count_at(config, "q_lora_rank");
+  read.latent = size_at(config, "kv_lora_rank");
+  read.plain_head_size = size_at(config, "qk_nope_head_dim");
+  read.rotary_head_size = size_at(config, "qk_rope_head_dim");
+  read.value_head_size = size_at(config, "v_head_dim");
+  read.head_size = read.plain_head_size + read.rotary_head_size;
+  read.kv_heads = read.heads;
+  const std::int64_t head_size =
+      std::max(read.head_size, read.plain_head_size + read.value_head_size);
+  if (read.heads > kModelSizeMax / head_size) {
+    throw Error(ErrorCode::mismatch, "read config: the heads are too large")
+        .with("num_attention_heads", read.heads)
+        .with("head size", head_size)
+        .with("product_max", kModelSizeMax);
+  }
+}
+
+void read_deepseek(const Json& config, ModelConfig& read) {
+  const bool is_v3 = read.model_type == "deepseek_v3";
+  read_latent_attention(config, read);
+  read.prediction_layers = prediction_layers_in(config);
+  read_experts(config, "n_routed_experts", read);
+  read.expert_intermediate = size_at(config, "moe_intermediate_size");
+  read.shared_experts = count_at(config, "n_shared_experts");
+  read.expert_groups = size_or(config, "n_group", is_v3 ? 8 : 1);
+  const Json* method = find(config, "topk_method");
+  read.router_bias = method == nullptr ? is_v3 : *method == "noaux_tc";
+  const std::int64_t first = count_at(config, "first_k_dense_replace");
+  const std::int64_t step = size_or(config, "moe_layer_freq", 1);
+  mark_sparse_layers(read, [&](std::int64_t layer) { return layer >= first && layer % step == 0; });
+}
+
 Json parse_json(std::string_view text) {
   try {
     return Json::parse(text);
@@ -179,14 +275,19 @@ ModelConfig parse_config(std::string_view json_text) {
   read.intermediate = size_at(config, "intermediate_size");
   read.layers = size_of(require(config, "num_hidden_layers"), "num_hidden_layers", kModelLayersMax);
   read.heads = size_at(config, "num_attention_heads");
-  const Json* kv_heads = find(config, "num_key_value_heads");
-  read.kv_heads = kv_heads == nullptr ? read.heads : size_at(config, "num_key_value_heads");
-  read.head_size = head_size_in(config, read);
   read.vocab = size_at(config, "vocab_size");
-  refuse_impossible_heads(read);
   read.tied_embeddings = flag_at(config, "tie_word_embeddings");
   read.attention_bias = flag_at(config, "attention_bias");
   read.mlp_bias = flag_at(config, "mlp_bias");
+  if (read.model_type.starts_with("deepseek")) {
+    read_deepseek(config, read);
+    return read;
+  }
+  read.kv_heads = size_or(config, "num_key_value_heads", read.heads);
+  read.head_size = head_size_in(config, read);
+  refuse_impossible_heads(read);
+  if (read.model_type == "mixtral") read_mixtral(config, read);
+  if (read.model_type == "qwen3_moe") read_qwen3_moe(config, read);
   return read;
 }
 

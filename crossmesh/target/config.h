@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "crossmesh/base/dtype.h"
 
@@ -26,6 +27,29 @@ struct ModelConfig {
   bool attention_bias = false;
   bool mlp_bias = false;
 
+  // Mixtures of experts. No experts: every layer is dense.
+  std::int64_t experts = 0;
+  std::int64_t expert_intermediate = 0;
+  std::int64_t shared_experts = 0;
+  std::int64_t expert_groups = 1;
+  bool router_bias = false;             // the router corrects its scores by a bias
+  std::vector<bool> sparse_layer = {};  // whether a layer has experts, prediction layers included
+
+  // Layers after the last that predict further tokens; the main model does not serve them.
+  std::int64_t prediction_layers = 0;
+
+  // Multi-head latent attention; where latent is 0, attention has query, key and value heads.
+  std::int64_t query_rank = 0;  // 0: queries are not compressed
+  std::int64_t latent = 0;
+  std::int64_t plain_head_size = 0;   // of a query or key: the part without positions
+  std::int64_t rotary_head_size = 0;  // and the part that is rotated by them
+  std::int64_t value_head_size = 0;
+
+  bool is_sparse(std::int64_t layer) const {
+    const auto index = static_cast<std::size_t>(layer);
+    return index < sparse_layer.size() && sparse_layer[index];
+  }
+
   bool operator==(const ModelConfig&) const = default;
 };
 
@@ -33,9 +57,11 @@ struct ModelConfig {
 // wraps and a hostile config cannot ask for more names than fit in memory.
 inline constexpr std::int64_t kModelSizeMax = std::int64_t{1} << 24;
 inline constexpr std::int64_t kModelLayersMax = std::int64_t{1} << 16;
+inline constexpr std::int64_t kModelExpertsMax = std::int64_t{1} << 20;  // over all layers
 
 // Absent keys take the values that Hugging Face gives them: KV heads as many as heads, head_dim
-// hidden_size / num_attention_heads, float32, embeddings not tied, no biases.
+// hidden_size / num_attention_heads, float32, embeddings not tied, no biases, every layer sparse
+// where there are experts. What a mixture of experts or latent attention is made of must be given.
 //
 // Throws: corrupt_file: the text is not a config, or a key is missing or of the wrong kind;
 // unsupported: the model_type is not among families(), the architecture is not a causal language

@@ -144,11 +144,87 @@ TEST(ParseConfig, impossible_numbers_are_refused) {
   for (const Refusal& r : kRefusals) EXPECT_EQ(refusal_of(r.text), r.expected);
 }
 
+TEST(ParseConfig, reads_what_a_mixture_is_made_of) {
+  ModelConfig expected;
+  expected.architecture = "DeepseekV3ForCausalLM";
+  expected.model_type = "deepseek_v3";
+  expected.hidden = 40;
+  expected.intermediate = 56;
+  expected.layers = 4;
+  expected.heads = expected.kv_heads = 4;
+  expected.head_size = 10;
+  expected.vocab = 101;
+  expected.experts = 6;
+  expected.expert_intermediate = 12;
+  expected.shared_experts = 1;
+  expected.expert_groups = 3;
+  expected.router_bias = true;
+  expected.sparse_layer = {false, true, true, true, true};
+  expected.prediction_layers = 1;
+  expected.query_rank = 14;
+  expected.latent = 10;
+  expected.plain_head_size = 6;
+  expected.rotary_head_size = 4;
+  expected.value_head_size = 7;
+  EXPECT_EQ(parse_config(file_text("small-deepseek-v3.json")), expected);
+  expected.architecture = "DeepseekV2ForCausalLM";
+  expected.model_type = "deepseek_v2";
+  expected.layers = 3;
+  expected.shared_experts = 2;
+  expected.expert_groups = 1;
+  expected.router_bias = false;
+  expected.sparse_layer = {false, true, true};
+  expected.prediction_layers = expected.query_rank = 0;
+  EXPECT_EQ(parse_config(file_text("small-deepseek-v2.json")), expected);
+
+  const ModelConfig qwen3 = parse_config(file_text("small-qwen3-moe.json"));
+  EXPECT_EQ(qwen3.experts, 7);
+  EXPECT_EQ(qwen3.expert_intermediate, 12);
+  EXPECT_EQ(qwen3.sparse_layer, (std::vector<bool>{true, false, true, true}));
+  const ModelConfig mixtral = parse_config(file_text("small-mixtral.json"));
+  EXPECT_EQ(mixtral.experts, 6);
+  EXPECT_EQ(mixtral.expert_intermediate, 24);
+  EXPECT_EQ(mixtral.sparse_layer, std::vector<bool>(3, true));
+}
+
+TEST(ParseConfig, a_step_makes_every_so_many_layers_sparse) {
+  const std::string experts = R"(, "model_type": "qwen3_moe", "num_experts": 4,
+      "moe_intermediate_size": 8, "num_hidden_layers": 5)";
+  EXPECT_EQ(parse_config(config_with(experts)).sparse_layer, std::vector<bool>(5, true));
+  EXPECT_EQ(parse_config(config_with(experts + R"(, "decoder_sparse_step": 2)")).sparse_layer,
+            (std::vector<bool>{false, true, false, true, false}));
+}
+
+TEST(ParseConfig, a_mixture_that_is_not_whole_is_refused) {
+  const std::string qwen3 = R"(, "model_type": "qwen3_moe", "num_experts": 1000000)";
+  const std::string deepseek = R"(, "model_type": "deepseek_v3")";
+  const Refusal kRefusals[] = {
+      {config_with(R"(, "model_type": "mixtral")"),
+       "corrupt_file: read config: a key is missing\n  key  num_local_experts"},
+      {config_with(qwen3),
+       "mismatch: read config: too many experts\n"
+       "  num_experts  1000000\n  layers  2\n  product_max  1048576"},
+      {config_with(R"(, "model_type": "qwen3_moe", "num_experts": 4, "moe_intermediate_size": 8,
+                       "mlp_only_layers": 3)"),
+       "corrupt_file: read config: a key is of the wrong kind\n"
+       "  key  mlp_only_layers\n  value  3\n  wanted  a list of layers"},
+      {config_with(deepseek), "corrupt_file: read config: a key is missing\n  key  q_lora_rank"},
+      {config_with(deepseek + R"(, "q_lora_rank": null)"),
+       "corrupt_file: read config: a key is missing\n  key  kv_lora_rank"},
+      {config_with(deepseek + R"(, "q_lora_rank": 8, "kv_lora_rank": 8, "v_head_dim": 1,
+                       "qk_nope_head_dim": 2, "qk_rope_head_dim": 16777216)"),
+       "mismatch: read config: the heads are too large\n"
+       "  num_attention_heads  8\n  head size  16777218\n  product_max  16777216"},
+  };
+  for (const Refusal& r : kRefusals) EXPECT_EQ(refusal_of(r.text), r.expected);
+}
+
 TEST(ParseConfig, a_model_that_is_not_served_is_refused) {
   const Refusal kRefusals[] = {
       {config_with(R"(, "model_type": "mamba2")"),
        "unsupported: read config: the family is not known\n"
-       "  model_type  \"mamba2\"\n  known  llama, mistral, qwen2, qwen3"},
+       "  model_type  \"mamba2\"\n  known  llama, mistral, mixtral, qwen2, "
+       "qwen3, qwen3_moe, deepseek_v2, deepseek_v3"},
       {config_with(R"(, "quantization_config": {"quant_method": "fp8"})"),
        "unsupported: read config: quantised models are not served\n"
        "  key  quantization_config\n  method  \"fp8\""},

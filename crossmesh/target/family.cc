@@ -82,16 +82,111 @@ std::vector<Rule> qwen3_rules() {
       {"lm_head.weight", "lm_head.weight", {Extent::vocab, Extent::hidden}, Cut::vocab, When::tied, "model.embed_tokens.weight"},
   };
 }
+
+std::vector<Rule> mixtral_rules() {
+  return {
+      {"model.embed_tokens.weight", "model.embed_tokens.weight", {Extent::vocab, Extent::hidden}, Cut::vocab},
+      {"model.layers.{}.input_layernorm.weight", "model.layers.{}.input_layernorm.weight", {Extent::hidden}, Cut::replicate},
+      {"model.layers.{}.self_attn.q_proj.weight", "model.layers.{}.self_attn.qkv_proj.weight", {Extent::query, Extent::hidden}, Cut::heads},
+      {"model.layers.{}.self_attn.k_proj.weight", "model.layers.{}.self_attn.qkv_proj.weight", {Extent::key_value, Extent::hidden}, Cut::kv_heads},
+      {"model.layers.{}.self_attn.v_proj.weight", "model.layers.{}.self_attn.qkv_proj.weight", {Extent::key_value, Extent::hidden}, Cut::kv_heads},
+      {"model.layers.{}.self_attn.o_proj.weight", "model.layers.{}.self_attn.o_proj.weight", {Extent::hidden, Extent::query}, Cut::row},
+      {"model.layers.{}.post_attention_layernorm.weight", "model.layers.{}.post_attention_layernorm.weight", {Extent::hidden}, Cut::replicate},
+      {"model.layers.{}.block_sparse_moe.gate.weight", "model.layers.{}.block_sparse_moe.gate.weight", {Extent::experts, Extent::hidden}, Cut::replicate},
+      {"model.layers.{}.block_sparse_moe.experts.{e}.w1.weight", "model.layers.{}.block_sparse_moe.experts.routed_experts.w13_weight", {Extent::expert_intermediate, Extent::hidden}, Cut::column, When::sparse},
+      {"model.layers.{}.block_sparse_moe.experts.{e}.w3.weight", "model.layers.{}.block_sparse_moe.experts.routed_experts.w13_weight", {Extent::expert_intermediate, Extent::hidden}, Cut::column, When::sparse},
+      {"model.layers.{}.block_sparse_moe.experts.{e}.w2.weight", "model.layers.{}.block_sparse_moe.experts.routed_experts.w2_weight", {Extent::hidden, Extent::expert_intermediate}, Cut::row, When::sparse},
+      {"model.norm.weight", "model.norm.weight", {Extent::hidden}, Cut::replicate},
+      {"lm_head.weight", "lm_head.weight", {Extent::vocab, Extent::hidden}, Cut::vocab, When::untied},
+      {"lm_head.weight", "lm_head.weight", {Extent::vocab, Extent::hidden}, Cut::vocab, When::tied, "model.embed_tokens.weight"},
+  };
+}
+
+std::vector<Rule> qwen3_moe_rules() {
+  return {
+      {"model.embed_tokens.weight", "model.embed_tokens.weight", {Extent::vocab, Extent::hidden}, Cut::vocab},
+      {"model.layers.{}.input_layernorm.weight", "model.layers.{}.input_layernorm.weight", {Extent::hidden}, Cut::replicate},
+      {"model.layers.{}.self_attn.q_proj.weight", "model.layers.{}.self_attn.qkv_proj.weight", {Extent::query, Extent::hidden}, Cut::heads},
+      {"model.layers.{}.self_attn.k_proj.weight", "model.layers.{}.self_attn.qkv_proj.weight", {Extent::key_value, Extent::hidden}, Cut::kv_heads},
+      {"model.layers.{}.self_attn.v_proj.weight", "model.layers.{}.self_attn.qkv_proj.weight", {Extent::key_value, Extent::hidden}, Cut::kv_heads},
+      {"model.layers.{}.self_attn.q_proj.bias", "model.layers.{}.self_attn.qkv_proj.bias", {Extent::query}, Cut::heads, When::attention_bias},
+      {"model.layers.{}.self_attn.k_proj.bias", "model.layers.{}.self_attn.qkv_proj.bias", {Extent::key_value}, Cut::kv_heads, When::attention_bias},
+      {"model.layers.{}.self_attn.v_proj.bias", "model.layers.{}.self_attn.qkv_proj.bias", {Extent::key_value}, Cut::kv_heads, When::attention_bias},
+      {"model.layers.{}.self_attn.q_norm.weight", "model.layers.{}.self_attn.q_norm.weight", {Extent::head_size}, Cut::replicate},
+      {"model.layers.{}.self_attn.k_norm.weight", "model.layers.{}.self_attn.k_norm.weight", {Extent::head_size}, Cut::replicate},
+      {"model.layers.{}.self_attn.o_proj.weight", "model.layers.{}.self_attn.o_proj.weight", {Extent::hidden, Extent::query}, Cut::row},
+      {"model.layers.{}.self_attn.o_proj.bias", "", {Extent::hidden}, Cut::replicate, When::attention_bias},
+      {"model.layers.{}.post_attention_layernorm.weight", "model.layers.{}.post_attention_layernorm.weight", {Extent::hidden}, Cut::replicate},
+      {"model.layers.{}.mlp.gate_proj.weight", "model.layers.{}.mlp.gate_up_proj.weight", {Extent::intermediate, Extent::hidden}, Cut::column, When::dense},
+      {"model.layers.{}.mlp.up_proj.weight", "model.layers.{}.mlp.gate_up_proj.weight", {Extent::intermediate, Extent::hidden}, Cut::column, When::dense},
+      {"model.layers.{}.mlp.down_proj.weight", "model.layers.{}.mlp.down_proj.weight", {Extent::hidden, Extent::intermediate}, Cut::row, When::dense},
+      {"model.layers.{}.mlp.gate.weight", "model.layers.{}.mlp.gate.weight", {Extent::experts, Extent::hidden}, Cut::replicate, When::sparse},
+      {"model.layers.{}.mlp.experts.{e}.gate_proj.weight", "model.layers.{}.mlp.experts.routed_experts.w13_weight", {Extent::expert_intermediate, Extent::hidden}, Cut::column, When::sparse},
+      {"model.layers.{}.mlp.experts.{e}.up_proj.weight", "model.layers.{}.mlp.experts.routed_experts.w13_weight", {Extent::expert_intermediate, Extent::hidden}, Cut::column, When::sparse},
+      {"model.layers.{}.mlp.experts.{e}.down_proj.weight", "model.layers.{}.mlp.experts.routed_experts.w2_weight", {Extent::hidden, Extent::expert_intermediate}, Cut::row, When::sparse},
+      {"model.norm.weight", "model.norm.weight", {Extent::hidden}, Cut::replicate},
+      {"lm_head.weight", "lm_head.weight", {Extent::vocab, Extent::hidden}, Cut::vocab, When::untied},
+      {"lm_head.weight", "lm_head.weight", {Extent::vocab, Extent::hidden}, Cut::vocab, When::tied, "model.embed_tokens.weight"},
+  };
+}
+
+// Where queries are compressed too, both compressing projections are one parameter, which tp does
+// not cut. Only checkpoints with attention_bias have the biases, and the engine has none of them.
+std::vector<Rule> deepseek_rules() {
+  return {
+      {"model.embed_tokens.weight", "model.embed_tokens.weight", {Extent::vocab, Extent::hidden}, Cut::vocab},
+      {"model.layers.{}.embed_tokens.weight", "", {Extent::vocab, Extent::hidden}, Cut::replicate, When::prediction},
+      {"model.layers.{}.enorm.weight", "", {Extent::hidden}, Cut::replicate, When::prediction},
+      {"model.layers.{}.hnorm.weight", "", {Extent::hidden}, Cut::replicate, When::prediction},
+      {"model.layers.{}.eh_proj.weight", "", {Extent::hidden, Extent::twice_hidden}, Cut::replicate, When::prediction},
+      {"model.layers.{}.input_layernorm.weight", "model.layers.{}.input_layernorm.weight", {Extent::hidden}, Cut::replicate},
+      {"model.layers.{}.self_attn.q_a_proj.weight", "model.layers.{}.self_attn.fused_qkv_a_proj.weight", {Extent::query_rank, Extent::hidden}, Cut::replicate, When::query_rank},
+      {"model.layers.{}.self_attn.q_a_proj.bias", "", {Extent::query_rank}, Cut::replicate, When::query_rank_bias},
+      {"model.layers.{}.self_attn.q_a_layernorm.weight", "model.layers.{}.self_attn.q_a_layernorm.weight", {Extent::query_rank}, Cut::replicate, When::query_rank},
+      {"model.layers.{}.self_attn.q_b_proj.weight", "model.layers.{}.self_attn.q_b_proj.weight", {Extent::query, Extent::query_rank}, Cut::heads, When::query_rank},
+      {"model.layers.{}.self_attn.q_proj.weight", "model.layers.{}.self_attn.q_proj.weight", {Extent::query, Extent::hidden}, Cut::heads, When::no_query_rank},
+      {"model.layers.{}.self_attn.kv_a_proj_with_mqa.weight", "model.layers.{}.self_attn.fused_qkv_a_proj.weight", {Extent::latent_and_rotary, Extent::hidden}, Cut::replicate, When::query_rank},
+      {"model.layers.{}.self_attn.kv_a_proj_with_mqa.weight", "model.layers.{}.self_attn.kv_a_proj_with_mqa.weight", {Extent::latent_and_rotary, Extent::hidden}, Cut::replicate, When::no_query_rank},
+      {"model.layers.{}.self_attn.kv_a_proj_with_mqa.bias", "", {Extent::latent_and_rotary}, Cut::replicate, When::attention_bias},
+      {"model.layers.{}.self_attn.kv_a_layernorm.weight", "model.layers.{}.self_attn.kv_a_layernorm.weight", {Extent::latent}, Cut::replicate},
+      {"model.layers.{}.self_attn.kv_b_proj.weight", "model.layers.{}.self_attn.kv_b_proj.weight", {Extent::plain_and_value, Extent::latent}, Cut::heads},
+      {"", "model.layers.{}.self_attn.mla_attn.W_UK_T", {Extent::heads, Extent::plain_head_size, Extent::latent}, Cut::heads, When::always, "", "computed from kv_b_proj.weight"},
+      {"", "model.layers.{}.self_attn.mla_attn.W_UV", {Extent::heads, Extent::latent, Extent::value_head_size}, Cut::heads, When::always, "", "computed from kv_b_proj.weight"},
+      {"model.layers.{}.self_attn.o_proj.weight", "model.layers.{}.self_attn.o_proj.weight", {Extent::hidden, Extent::value}, Cut::row},
+      {"model.layers.{}.self_attn.o_proj.bias", "", {Extent::hidden}, Cut::replicate, When::attention_bias},
+      {"model.layers.{}.post_attention_layernorm.weight", "model.layers.{}.post_attention_layernorm.weight", {Extent::hidden}, Cut::replicate},
+      {"model.layers.{}.mlp.gate_proj.weight", "model.layers.{}.mlp.gate_up_proj.weight", {Extent::intermediate, Extent::hidden}, Cut::column, When::dense},
+      {"model.layers.{}.mlp.up_proj.weight", "model.layers.{}.mlp.gate_up_proj.weight", {Extent::intermediate, Extent::hidden}, Cut::column, When::dense},
+      {"model.layers.{}.mlp.down_proj.weight", "model.layers.{}.mlp.down_proj.weight", {Extent::hidden, Extent::intermediate}, Cut::row, When::dense},
+      {"model.layers.{}.mlp.gate.weight", "model.layers.{}.mlp.gate.weight", {Extent::experts, Extent::hidden}, Cut::replicate, When::sparse},
+      {"model.layers.{}.mlp.gate.e_score_correction_bias", "model.layers.{}.mlp.gate.e_score_correction_bias", {Extent::experts}, Cut::replicate, When::router_bias},
+      {"model.layers.{}.mlp.experts.{e}.gate_proj.weight", "model.layers.{}.mlp.experts.routed_experts.w13_weight", {Extent::expert_intermediate, Extent::hidden}, Cut::column, When::sparse},
+      {"model.layers.{}.mlp.experts.{e}.up_proj.weight", "model.layers.{}.mlp.experts.routed_experts.w13_weight", {Extent::expert_intermediate, Extent::hidden}, Cut::column, When::sparse},
+      {"model.layers.{}.mlp.experts.{e}.down_proj.weight", "model.layers.{}.mlp.experts.routed_experts.w2_weight", {Extent::hidden, Extent::expert_intermediate}, Cut::row, When::sparse},
+      {"model.layers.{}.mlp.shared_experts.gate_proj.weight", "model.layers.{}.mlp.shared_experts.gate_up_proj.weight", {Extent::shared_intermediate, Extent::hidden}, Cut::column, When::shared_experts},
+      {"model.layers.{}.mlp.shared_experts.up_proj.weight", "model.layers.{}.mlp.shared_experts.gate_up_proj.weight", {Extent::shared_intermediate, Extent::hidden}, Cut::column, When::shared_experts},
+      {"model.layers.{}.mlp.shared_experts.down_proj.weight", "model.layers.{}.mlp.shared_experts.down_proj.weight", {Extent::hidden, Extent::shared_intermediate}, Cut::row, When::shared_experts},
+      {"model.layers.{}.shared_head.norm.weight", "", {Extent::hidden}, Cut::replicate, When::prediction},
+      {"model.layers.{}.shared_head.head.weight", "", {Extent::vocab, Extent::hidden}, Cut::replicate, When::prediction},
+      {"model.norm.weight", "model.norm.weight", {Extent::hidden}, Cut::replicate},
+      {"lm_head.weight", "lm_head.weight", {Extent::vocab, Extent::hidden}, Cut::vocab, When::untied},
+      {"lm_head.weight", "lm_head.weight", {Extent::vocab, Extent::hidden}, Cut::vocab, When::tied, "model.embed_tokens.weight"},
+  };
+}
 // clang-format on
 
 }  // namespace
 
 std::span<const Family> families() {
-  static const std::array<Family, 4> kFamilies = {{
+  static const std::array<Family, 8> kFamilies = {{
       {"llama", llama_rules()},
       {"mistral", llama_rules()},
+      {"mixtral", mixtral_rules()},
       {"qwen2", qwen2_rules()},
       {"qwen3", qwen3_rules()},
+      {"qwen3_moe", qwen3_moe_rules()},
+      {"deepseek_v2", deepseek_rules()},
+      {"deepseek_v3", deepseek_rules()},
   }};
   return kFamilies;
 }
@@ -107,10 +202,10 @@ const Family& family_of(const ModelConfig& config) {
 
 std::vector<TensorInfo> tensors_of(const Family& family, const ModelConfig& config) {
   std::vector<TensorInfo> tensors;
-  detail::for_each_rule(family, config, [&](const Rule& rule, std::int64_t layer) {
-    if (!rule.shares.empty()) return;
+  detail::for_each_rule(family, config, [&](const Rule& rule, const detail::Site& site) {
+    if (!rule.shares.empty() || !rule.derived.empty()) return;
     tensors.push_back(
-        {detail::name_in_layer(rule.tensor, layer), config.dtype, detail::shape_of(rule, config)});
+        {detail::name_at(rule.tensor, site), config.dtype, detail::shape_of(rule, config)});
   });
   return tensors;
 }

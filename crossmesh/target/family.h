@@ -29,27 +29,65 @@ enum class Cut : std::uint8_t {
 };
 
 // An extent in a rule's shape, resolved from the config.
-enum class Extent : std::uint8_t { hidden, intermediate, query, key_value, head_size, vocab };
+enum class Extent : std::uint8_t {
+  hidden,
+  twice_hidden,
+  intermediate,
+  query,
+  key_value,
+  head_size,
+  vocab,
+  experts,
+  expert_intermediate,
+  shared_intermediate,
+  // Of latent attention.
+  query_rank,
+  latent,
+  latent_and_rotary,
+  heads,
+  plain_head_size,
+  value_head_size,
+  plain_and_value,  // of all heads
+  value,            // of all heads
+};
 
-// Whether a rule applies, resolved from the config.
-enum class When : std::uint8_t { always, attention_bias, mlp_bias, tied, untied };
+// Whether a rule applies, resolved from the config and, for layers, from the layer.
+enum class When : std::uint8_t {
+  always,
+  attention_bias,
+  mlp_bias,
+  tied,
+  untied,
+  dense,  // layers without experts
+  sparse,
+  shared_experts,  // sparse layers, where experts are shared
+  router_bias,     // sparse layers, where the router has a bias
+  query_rank,      // queries are compressed
+  query_rank_bias,
+  no_query_rank,
+  prediction,  // layers that predict further tokens
+};
 
 struct Rule {
-  std::string_view tensor;     // name in the checkpoint; `{}` is the layer number
+  std::string_view tensor;     // name in the checkpoint; `{}` is the layer, `{e}` the expert
   std::string_view parameter;  // name in the engine; rules with equal names fuse on dimension 0, in
-                               // table order. Empty: the engine has no place for the tensor.
+                               // table order; with `{e}` experts stack on a dimension before that.
+                               // Empty: the engine has no place for the tensor.
   std::vector<Extent> shape;   // of the tensor
   Cut cut = Cut::replicate;
   When when = When::always;
   std::string_view shares = {};  // the parameter whose storage this one is; then it takes no tensor
+  std::string_view derived = {};  // the engine computes the parameter, why; then there is no tensor
 };
 
 struct Family {
   std::string_view model_type;
-  std::vector<Rule> rules;  // in checkpoint order; neighbours with `{}` repeat together, by layer
+  std::vector<Rule> rules;  // in checkpoint order; neighbours with `{}` repeat together, by layer,
+                            // and within a layer neighbours with `{e}`, by expert
 };
 
-// The families that crossmesh knows: llama, mistral, qwen2, qwen3.
+// The families that crossmesh knows: llama, mistral, mixtral, qwen2, qwen3, qwen3_moe, deepseek_v2,
+// deepseek_v3 (Kimi K2 is one).
 std::span<const Family> families();
 const Family& family_of(const ModelConfig& config);  // Throws: unsupported
 
@@ -58,17 +96,33 @@ std::vector<TensorInfo> tensors_of(const Family& family, const ModelConfig& conf
 
 struct EngineOptions {
   std::optional<DType> parameter_dtype;  // config.dtype when not given
+
+  // Which expert each slot of an instance holds, slots of one rank side by side, as many on every
+  // rank; an expert may have several. One row for all sparse layers, or a row for each. Not given:
+  // as the spec's `experts` says.
+  std::vector<std::vector<int>> expert_of_slot = {};
 };
 
-// The layout of the serving side: `replicas` independent instances, each cut by `tp`; a rank's
-// number is its coordinates read in the order written.
+// The layout of the serving side. Axes: `replicas` (independent instances), `pp` (stages of
+// layers), `dp` (ranks that repeat what is not an expert), `tp`. A rank's number is its coordinates
+// read in the order written. The embedding lies on the first stage (on the last too where it is
+// tied), the final norm and lm_head on the last.
+//
+// `experts=linear` spreads experts, whole, over the dp * tp ranks of a stage in contiguous blocks,
+// `experts=round_robin` deals them one by one; where they do not divide, the first ranks hold one
+// more. As in the engine, round robin is linear where the config's router has fewer than two
+// groups. Rank dp * tp_count + tp of a stage takes its part, whatever the order of axes. Without
+// `experts`, tp cuts them.
 //
 // Requires: `config` comes from parse_config, or keeps to its bounds.
-// Ensures: on each rank, the pieces and fills of a parameter's tensors cover it exactly once.
-// Throws: invalid_argument: an axis that engines do not have; mismatch naming the axis, the extent
-// and both numbers where tp does not divide heads, KV heads (or they it), the intermediate size or
-// the padded vocabulary.
-// Source: fused parameters, KV replication and vocabulary padding as vLLM 0.32 lays them.
+// Ensures: on each rank, the pieces, fills and derived regions of a parameter cover it exactly
+// once.
+// Throws: invalid_argument: an axis that engines do not have, an unknown way to spread experts, or
+// slots that do not fit; mismatch naming the axis, the extent and both numbers where tp does not
+// divide heads, KV heads (or they it), the intermediate sizes or the padded vocabulary, or where
+// there are fewer layers than stages or fewer experts than ranks to spread them over.
+// Source: fused and stacked parameters, KV replication, vocabulary padding, stages and expert
+// placement as vLLM 0.32 lays them.
 Layout lay_out(const Family& family, const ModelConfig& config, const Spec& engine,
                const EngineOptions& options = {});
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "crossmesh/base/error.h"
+#include "tests/golden.h"
 
 namespace crossmesh {
 namespace {
@@ -125,6 +126,24 @@ TEST(Family, mistral_has_the_tensors_of_llama) {
   EXPECT_EQ(listing_of(config), llama);
 }
 
+TEST(Family, mixtures_list_experts_side_by_side_and_prediction_layers_last) {
+  ModelConfig deepseek = parse_config(test_data("configs/small-deepseek-v3.json"));
+  deepseek.layers = 1;
+  deepseek.experts = 2;
+  deepseek.sparse_layer = {false, true};
+  ModelConfig mixtral = parse_config(test_data("configs/small-mixtral.json"));
+  mixtral.layers = 1;
+  mixtral.experts = 2;
+  ModelConfig qwen3 = parse_config(test_data("configs/small-qwen3-moe.json"));
+  qwen3.layers = 2;
+  qwen3.experts = 1;
+  std::string text;
+  for (const ModelConfig& config : {deepseek, mixtral, qwen3}) {
+    text += config.model_type + "\n" + listing_of(config);
+  }
+  expect_golden("tensors_of_mixtures.txt", text);
+}
+
 TEST(Family, published_models_have_as_many_tensors_as_their_checkpoints) {
   ModelConfig config = tiny_config("llama");
   config.layers = 80;
@@ -133,6 +152,8 @@ TEST(Family, published_models_have_as_many_tensors_as_their_checkpoints) {
   config.layers = 28;
   config.tied_embeddings = true;
   EXPECT_EQ(tensors_of(family_of(config), config).size(), 310U);
+  config = parse_config(test_data("configs/qwen3-30b-a3b.json"));
+  EXPECT_EQ(tensors_of(family_of(config), config).size(), 18867U);
 }
 
 }  // namespace

@@ -2,117 +2,69 @@
 #include <algorithm>
 #include <array>
 #include <cassert>
+#include <compare>
+#include <map>
 #include <utility>
 
 #include "crossmesh/base/checked.h"
 #include "crossmesh/base/error.h"
 #include "crossmesh/layout/interner.h"
 #include "crossmesh/layout/mesh.h"
+#include "crossmesh/target/detail/cut.h"
 #include "crossmesh/target/detail/expand.h"
+#include "crossmesh/target/detail/experts.h"
 #include "crossmesh/target/family.h"
 
 namespace crossmesh {
 namespace {
 
-constexpr std::array<std::string_view, 2> kAxes = {"replicas", "tp"};
-constexpr std::int64_t kVocabUnit = 64;
+using detail::ExpertPlacement;
+using detail::Site;
+using detail::Slices;
 
-// What a rule's tensor gives to each rank of one instance. Consecutive ranks share a role.
-struct Slices {
-  int ranks_per_role = 1;
-  std::vector<Box> box_of_role;  // may be empty: a rank that holds only padding
-  Shape local_shape;             // what the rule takes in its parameter, padding included
-};
-
-struct Divided {
-  std::string_view key;  // of the config, for the error
-  std::int64_t extent;
-};
-
-std::int64_t divide(const Divided& divided, int tp) {
-  if (divided.extent % tp != 0) {
-    throw Error(ErrorCode::mismatch, "lay out: tp does not divide an extent")
-        .with("axis", fmt::format("tp={}", tp))
-        .with("extent", fmt::format("{}={}", divided.key, divided.extent));
-  }
-  return divided.extent / tp;
-}
-
-// Equal blocks of dimension `dim`, one for each of `count` roles; blocks past the tensor's end are
-// cut off.
-Slices cut_blocks(const Shape& shape, int dim, std::int64_t block, int count) {
-  Slices slices;
-  slices.local_shape = shape;
-  slices.local_shape[dim] = block;
-  for (int role = 0; role < count; ++role) {
-    Box box = whole(shape);
-    box.origin[dim] = std::min(role * block, shape[dim]);
-    box.shape[dim] = std::min(block, shape[dim] - box.origin[dim]);
-    slices.box_of_role.push_back(box);
-  }
-  return slices;
-}
-
-Slices cut_kv_heads(const Shape& shape, const ModelConfig& config, int tp) {
-  if (tp <= config.kv_heads) {
-    const std::int64_t heads = divide({"num_key_value_heads", config.kv_heads}, tp);
-    return cut_blocks(shape, 0, heads * config.head_size, tp);
-  }
-  if (tp % config.kv_heads != 0) {
-    throw Error(ErrorCode::mismatch, "lay out: the KV heads do not divide tp")
-        .with("axis", fmt::format("tp={}", tp))
-        .with("extent", fmt::format("num_key_value_heads={}", config.kv_heads));
-  }
-  const int count = static_cast<int>(config.kv_heads);
-  Slices slices = cut_blocks(shape, 0, config.head_size, count);
-  slices.ranks_per_role = tp / count;
-  return slices;
-}
-
-Slices cut(const Rule& rule, const ModelConfig& config, int tp) {
-  const std::vector<std::int64_t> extents = detail::shape_of(rule, config);
-  const Shape shape(std::span<const std::int64_t>{extents});
-  const auto divide_dim = [&](int dim) {
-    return divide({detail::key_of(rule.shape[static_cast<std::size_t>(dim)]), shape[dim]}, tp);
-  };
-  switch (rule.cut) {
-    case Cut::replicate:
-      return {tp, {whole(shape)}, shape};
-    case Cut::column:
-      return cut_blocks(shape, 0, divide_dim(0), tp);
-    case Cut::row:
-      return cut_blocks(shape, 1, divide_dim(1), tp);
-    case Cut::heads: {
-      const std::int64_t heads = divide({"num_attention_heads", config.heads}, tp);
-      return cut_blocks(shape, 0, heads * config.head_size, tp);
-    }
-    case Cut::kv_heads:
-      return cut_kv_heads(shape, config, tp);
-    case Cut::vocab: {
-      const std::int64_t padded = round_up(shape[0], kVocabUnit);
-      return cut_blocks(shape, 0, divide({"padded vocab_size", padded}, tp), tp);
-    }
-  }
-  return {};
-}
+constexpr std::array<std::string_view, 4> kAxes = {"replicas", "pp", "dp", "tp"};
+constexpr std::string_view kExperts = "experts";
+constexpr std::array<std::string_view, 1> kWords = {kExperts};
+constexpr SideAxes kEngineAxes = {"engine", kAxes, kWords};
 
 // A rule as it lies on every layer, and a parameter as all layers have it.
 struct PreparedRule {
   const Rule* rule;
   Slices slices;
   int parameter;        // index of the prepared parameter
-  std::int64_t offset;  // of the rule's rows in it
+  std::int64_t offset;  // of the rule's rows in it, or in an expert's part of it
   int layout_class = -1;
-  int binding = -1;
 };
 
 struct PreparedParameter {
-  const Rule* rule;  // the first that feeds it
-  Shape shape;
+  const Rule* rule;               // the first that feeds it
+  Shape shape;                    // of one expert's part, where experts are stacked
   std::vector<Reserve> reserves;  // by role, when there are any
+  int role_count = 1;
   int parameter_class = -1;
-  int binding = -1;
   int current = -1;  // index in the layout, of the layer that is being laid out
+};
+
+// The stages that have a layer's or a rule's parameters.
+struct Stages {
+  int first = 0;
+  int second = 0;  // the first once more, unless there are two
+
+  auto operator<=>(const Stages&) const = default;
+};
+
+// Which ranks of these stages play which role.
+struct Cast {
+  enum class Kind : std::uint8_t {
+    tp_blocks,    // `number` neighbours along tp play one role
+    expert_rank,  // the ranks with experts' coordinate `number` play role 0
+    slot_count,   // those with the most experts play role 0, those with one less role 1
+  };
+  Kind kind = Kind::tp_blocks;
+  int number = 1;
+  Stages stages;
+
+  auto operator<=>(const Cast&) const = default;
 };
 
 class Engine {
@@ -122,29 +74,55 @@ class Engine {
         config_(config),
         mesh_(mesh),
         tp_(size_of_axis(mesh, "tp")),
+        stage_count_(size_of_axis(mesh, "pp")),
         dtype_(dtype),
-        interner_(layout_) {}
+        prepared_of_rule_(family.rules.size(), -1),
+        interner_(layout_) {
+    for (std::size_t r = 0; r < family.rules.size() && first_layer_rule_ == nullptr; ++r) {
+      if (detail::is_per_layer(family.rules[r])) first_layer_rule_ = &family.rules[r];
+    }
+  }
+
+  void spread_experts(std::vector<ExpertPlacement> placements) {
+    spreads_experts_ = true;
+    placements_ = std::move(placements);
+  }
 
   Layout lay_out() {
     layout_.rank_count = mesh_.rank_count;
     for (int rank = 0; rank < mesh_.rank_count; ++rank) {
       layout_.replica_of_rank.push_back(coordinate(mesh_, "replicas", rank));
     }
+    if (!spreads_experts_) placements_ = {detail::place_together(config_.experts)};
     for (const Rule& rule : family_.rules) {
-      if (detail::applies(rule, config_) && !rule.parameter.empty()) place(rule);
+      if (!rule.parameter.empty() && applies_anywhere(rule)) place(rule);
     }
     for (PreparedParameter& parameter : parameters_) intern(parameter);
     for (PreparedRule& rule : rules_) intern(rule);
-    detail::for_each_rule(family_, config_, [&](const Rule& rule, std::int64_t layer) {
-      add(rule, detail::name_in_layer(rule.tensor, layer), layer);
-    });
+    detail::for_each_rule(family_, config_,
+                          [&](const Rule& rule, const Site& site) { add(rule, site); });
     return std::move(layout_);
   }
 
  private:
+  bool applies_anywhere(const Rule& rule) const {
+    for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
+      if (detail::applies(rule, config_, layer)) return true;
+    }
+    return false;
+  }
+
+  // An expert that is not cut lies whole on the rank that has it.
+  Slices slices_of(const Rule& rule) const {
+    const bool is_whole = spreads_experts_ && detail::is_per_expert(rule);
+    Slices slices = detail::cut(rule, config_, is_whole ? 1 : tp_);
+    if (is_whole) slices.ranks_per_role = tp_;
+    return slices;
+  }
+
   // Gives the rule the next rows of its parameter.
   void place(const Rule& rule) {
-    Slices slices = cut(rule, config_, tp_);
+    Slices slices = slices_of(rule);
     auto at = std::ranges::find(parameters_, rule.parameter,
                                 [](const PreparedParameter& p) { return p.rule->parameter; });
     if (at == parameters_.end()) {
@@ -154,9 +132,21 @@ class Engine {
     }
     const std::int64_t row_elements = checked_product(at->shape.span().subspan(1));
     const std::int64_t offset = at->shape[0] * row_elements;
-    if (rule.cut == Cut::vocab && rule.shares.empty()) at->reserves = padding_of(slices);
+    if (rule.cut == Cut::vocab && rule.shares.empty()) {
+      at->reserves = padding_of(slices);
+      if (!at->reserves.empty()) at->role_count = tp_;
+    }
+    if (!rule.derived.empty()) {
+      const Strides strides = contiguous_strides(slices.local_shape);
+      at->reserves = {{Reserve::Kind::derived,
+                       0,
+                       {slices.local_shape, {0, strides}},
+                       0,
+                       std::string(rule.derived)}};
+    }
     at->shape[0] += slices.local_shape[0];
     assert(contiguous_strides(at->shape) == contiguous_strides(slices.local_shape));
+    prepared_of_rule_[index_of(rule)] = static_cast<int>(rules_.size());
     rules_.push_back(
         {&rule, std::move(slices), static_cast<int>(at - parameters_.begin()), offset});
   }
@@ -178,18 +168,29 @@ class Engine {
     return reserves;
   }
 
+  // Slots on a rank that has the most; ranks that differ have one less.
+  std::int64_t slots_max() const { return std::ranges::max(placements_[0].slots_of_rank); }
+  std::int64_t slots_min() const { return std::ranges::min(placements_[0].slots_of_rank); }
+
   // Ranks whose share of a parameter differs in nothing are one role.
   void intern(PreparedParameter& parameter) {
-    const int roles = parameter.reserves.empty() ? 1 : tp_;
-    const auto count = static_cast<std::size_t>(roles);
-    parameter.parameter_class = interner_.parameter_class(
-        {dtype_, std::vector(count, parameter.shape),
-         std::vector(count, contiguous_strides(parameter.shape)), std::move(parameter.reserves)});
-    parameter.binding = binding_of(tp_ / roles);
+    std::vector<Shape> shapes(static_cast<std::size_t>(parameter.role_count), parameter.shape);
+    if (detail::is_per_expert(*parameter.rule)) {
+      const auto stacked = [&](std::int64_t slots) {
+        Shape shape = {slots};
+        for (const std::int64_t extent : parameter.shape) shape.push_back(extent);
+        return shape;
+      };
+      shapes = {stacked(slots_max())};
+      if (slots_min() < slots_max()) shapes.push_back(stacked(slots_min()));
+      parameter.role_count = static_cast<int>(shapes.size());
+    }
+    parameter.parameter_class =
+        interner_.parameter_class({dtype_, std::move(shapes), {}, std::move(parameter.reserves)});
   }
 
   void intern(PreparedRule& prepared) {
-    if (!prepared.rule->shares.empty()) return;
+    if (!prepared.rule->shares.empty() || !prepared.rule->derived.empty()) return;
     const Strides strides =
         contiguous_strides(parameters_[static_cast<std::size_t>(prepared.parameter)].shape);
     LayoutClass geometry{Space::plain(detail::shape_of(*prepared.rule, config_)), dtype_, {}};
@@ -198,43 +199,117 @@ class Engine {
       if (!is_empty(box)) pieces.push_back({box, {0, strides}});
     }
     prepared.layout_class = interner_.layout_class(std::move(geometry));
-    prepared.binding = binding_of(prepared.slices.ranks_per_role);
   }
 
-  int binding_of(int ranks_per_role) {
+  // -- Who takes part ----------------------------------------------------------------------------
+
+  // An embedding that is tied is read by the last stage as well.
+  Stages stages_of(const Rule& rule, std::int64_t layer) const {
+    if (stage_count_ == 1) return {};
+    const int last = stage_count_ - 1;
+    if (detail::is_per_layer(rule)) {
+      const int stage = stage_of_layer(layer, config_.layers, stage_count_);
+      return {stage, stage};
+    }
+    if (&rule > first_layer_rule_) return {last, last};
+    return {0, config_.tied_embeddings ? last : 0};
+  }
+
+  int role_of(const Cast& cast, int rank) const {
+    const int stage = coordinate(mesh_, "pp", rank);
+    if (stage != cast.stages.first && stage != cast.stages.second) return -1;
+    const int tp = coordinate(mesh_, "tp", rank);
+    const int expert_rank = coordinate(mesh_, "dp", rank) * tp_ + tp;
+    switch (cast.kind) {
+      case Cast::Kind::tp_blocks:
+        return tp / cast.number;
+      case Cast::Kind::expert_rank:
+        return expert_rank == cast.number ? 0 : -1;
+      case Cast::Kind::slot_count:
+        return placements_[0].slots_of_rank[static_cast<std::size_t>(expert_rank)] == slots_max()
+                   ? 0
+                   : 1;
+    }
+    return -1;
+  }
+
+  int binding_of(const Cast& cast) {
+    const auto known = binding_by_cast_.find(cast);
+    if (known != binding_by_cast_.end()) return known->second;
     Binding binding;
+    binding.role_of_rank.reserve(static_cast<std::size_t>(mesh_.rank_count));
     for (int rank = 0; rank < mesh_.rank_count; ++rank) {
-      binding.role_of_rank.push_back(coordinate(mesh_, "tp", rank) / ranks_per_role);
+      binding.role_of_rank.push_back(role_of(cast, rank));
     }
-    return interner_.binding(std::move(binding));
+    return binding_by_cast_[cast] = interner_.binding(std::move(binding));
   }
 
-  void add(const Rule& rule, std::string name, std::int64_t layer) {
-    if (rule.parameter.empty()) {
-      layout_.unused.push_back({std::move(name), "the engine has no parameter for it"});
+  // -- Layer by layer ----------------------------------------------------------------------------
+
+  std::size_t index_of(const Rule& rule) const {
+    return static_cast<std::size_t>(&rule - family_.rules.data());
+  }
+
+  void add(const Rule& rule, const Site& site) {
+    const bool is_served = !detail::is_prediction(config_, site.layer);
+    if (!rule.derived.empty()) {
+      if (is_served) parameter_of(prepared(rule), site);
       return;
     }
-    const auto prepared = std::ranges::find(rules_, &rule, &PreparedRule::rule);
-    const int parameter = parameter_of(*prepared, layer);
+    if (!is_served || rule.parameter.empty()) {
+      layout_.unused.push_back({detail::name_at(rule.tensor, site),
+                                is_served ? "the engine has no parameter for it"
+                                          : "of a layer that predicts further tokens"});
+      return;
+    }
+    const PreparedRule& prepared_rule = prepared(rule);
+    const int parameter = parameter_of(prepared_rule, site);
     if (!rule.shares.empty()) {
-      const std::string& owner =
-          layout_
-              .parameters[static_cast<std::size_t>(
-                  layout_.parameters[static_cast<std::size_t>(parameter)].storage)]
-              .name;
+      const auto owner =
+          static_cast<std::size_t>(layout_.parameters[static_cast<std::size_t>(parameter)].storage);
       layout_.unused.push_back(
-          {std::move(name), fmt::format("tied: the engine reads it from {}", owner)});
+          {detail::name_at(rule.tensor, site),
+           fmt::format("tied: the engine reads it from {}", layout_.parameters[owner].name)});
       return;
     }
-    layout_.tensors.push_back({std::move(name), dtype_, detail::shape_of(rule, config_)});
-    layout_.instances.push_back({static_cast<int>(layout_.tensors.size()) - 1, parameter,
-                                 prepared->layout_class, prepared->binding, prepared->offset, -1});
+    layout_.tensors.push_back(
+        {detail::name_at(rule.tensor, site), dtype_, detail::shape_of(rule, config_)});
+    add_instances(prepared_rule, site, parameter);
+  }
+
+  void add_instances(const PreparedRule& prepared, const Site& site, int parameter) {
+    const int tensor = static_cast<int>(layout_.tensors.size()) - 1;
+    const Stages stages = stages_of(*prepared.rule, site.layer);
+    const auto add_at = [&](const Cast& cast, std::int64_t offset) {
+      layout_.instances.push_back(
+          {tensor, parameter, prepared.layout_class, binding_of(cast), offset, -1});
+    };
+    const Cast by_tp{Cast::Kind::tp_blocks, prepared.slices.ranks_per_role, stages};
+    if (!detail::is_per_expert(*prepared.rule)) return add_at(by_tp, prepared.offset);
+    const std::int64_t expert_elements =
+        checked_product(parameters_[static_cast<std::size_t>(prepared.parameter)].shape.span());
+    const auto expert = static_cast<std::size_t>(site.expert);
+    for (const detail::Slot& slot : placement_of(site.layer).slots_of_expert[expert]) {
+      const Cast by_expert{Cast::Kind::expert_rank, slot.rank, stages};
+      add_at(spreads_experts_ ? by_expert : by_tp,
+             checked_add(prepared.offset, checked_mul(slot.index, expert_elements)));
+    }
+  }
+
+  const ExpertPlacement& placement_of(std::int64_t layer) const {
+    if (placements_.size() == 1) return placements_[0];
+    const auto begin = config_.sparse_layer.begin();
+    return placements_[static_cast<std::size_t>(std::count(begin, begin + layer, true))];
+  }
+
+  const PreparedRule& prepared(const Rule& rule) const {
+    return rules_[static_cast<std::size_t>(prepared_of_rule_[index_of(rule)])];
   }
 
   // The rule's parameter on this layer; the first rule that feeds it adds it.
-  int parameter_of(const PreparedRule& rule, std::int64_t layer) {
+  int parameter_of(const PreparedRule& rule, const Site& site) {
     PreparedParameter& prepared = parameters_[static_cast<std::size_t>(rule.parameter)];
-    if (prepared.rule != rule.rule) return prepared.current;
+    if (prepared.rule != rule.rule || site.expert > 0) return prepared.current;
     prepared.current = static_cast<int>(layout_.parameters.size());
     int storage = prepared.current;
     if (!rule.rule->shares.empty()) {
@@ -244,8 +319,13 @@ class Engine {
       assert(owner != parameters_.end() && owner->current >= 0);
       storage = owner->current;
     }
-    layout_.parameters.push_back({detail::name_in_layer(rule.rule->parameter, layer),
-                                  prepared.parameter_class, prepared.binding, storage});
+    Cast cast{Cast::Kind::tp_blocks, tp_ / prepared.role_count, stages_of(*rule.rule, site.layer)};
+    if (detail::is_per_expert(*rule.rule) && spreads_experts_) {
+      cast.kind = Cast::Kind::slot_count;
+      cast.number = 0;
+    }
+    layout_.parameters.push_back({detail::name_at(rule.rule->parameter, site),
+                                  prepared.parameter_class, binding_of(cast), storage});
     return prepared.current;
   }
 
@@ -253,19 +333,46 @@ class Engine {
   const ModelConfig& config_;
   const Mesh& mesh_;
   const int tp_;
+  const int stage_count_;
   const DType dtype_;
-  Layout layout_;
-  Interner interner_;
+  const Rule* first_layer_rule_ = nullptr;
+  bool spreads_experts_ = false;
+  std::vector<ExpertPlacement> placements_;  // one, or one for each sparse layer
+  std::vector<int> prepared_of_rule_;        // by the rule's place in the table, or -1
   std::vector<PreparedParameter> parameters_;
   std::vector<PreparedRule> rules_;
+  std::map<Cast, int> binding_by_cast_;
+  Layout layout_;
+  Interner interner_;
 };
+
+std::string_view word_of(const Spec& spec, std::string_view name) {
+  const auto at = std::ranges::find(spec.axes, name, &Axis::name);
+  return at == spec.axes.end() ? std::string_view() : std::string_view(at->value);
+}
 
 }  // namespace
 
-Layout lay_out(const Family& family, const ModelConfig& config, const Spec& engine,
+Layout lay_out(const Family& family, const ModelConfig& config, const Spec& spec,
                const EngineOptions& options) {
-  const Mesh mesh = mesh_of(engine, {"engine", kAxes});
-  return Engine(family, config, mesh, options.parameter_dtype.value_or(config.dtype)).lay_out();
+  const Mesh mesh = mesh_of(spec, kEngineAxes);
+  const int stages = size_of_axis(mesh, "pp");
+  if (stages > config.layers) {
+    throw Error(ErrorCode::mismatch, "lay out: fewer layers than stages")
+        .with("axis", fmt::format("pp={}", stages))
+        .with("extent", fmt::format("num_hidden_layers={}", config.layers));
+  }
+  Engine engine(family, config, mesh, options.parameter_dtype.value_or(config.dtype));
+  const std::string way(word_of(spec, kExperts));
+  if (!way.empty()) {
+    const int rank_count = size_of_axis(mesh, "dp") * size_of_axis(mesh, "tp");
+    engine.spread_experts(detail::spread_experts(config, way, rank_count, options.expert_of_slot));
+  } else if (!options.expert_of_slot.empty()) {
+    throw Error(ErrorCode::invalid_argument, "lay out: experts have slots only where they spread")
+        .with("spec", spec.text)
+        .hint("write experts=linear");
+  }
+  return engine.lay_out();
 }
 
 }  // namespace crossmesh

@@ -92,7 +92,7 @@ Image image_of(const Layout& layout, int rank) {
   for (std::size_t p = 0; p < layout.parameters.size(); ++p) {
     const Parameter& parameter = layout.parameters[p];
     const int index = static_cast<int>(p);
-    EXPECT_TRUE(has_parameter(layout, rank, index));
+    if (!has_parameter(layout, rank, index)) continue;
     const Elements shape = list(local_shape(layout, rank, index));
     EXPECT_EQ(list(local_strides(layout, rank, index)), row_major(shape));
     if (parameter.storage != index) continue;
@@ -102,11 +102,12 @@ Image image_of(const Layout& layout, int rank) {
     const auto& parameter_class =
         layout.parameter_classes[static_cast<std::size_t>(parameter.parameter_class)];
     for (const Reserve& reserve : parameter_class.reserves) {
-      EXPECT_EQ(reserve.kind, Reserve::Kind::fill);
       if (reserve.role != role) continue;
+      const bool is_fill = reserve.kind == Reserve::Kind::fill;
       const Elements at = places(reserve.region.view.offset, list(reserve.region.shape),
                                  list(reserve.region.view.strides));
-      write(one, at, "fill", Elements(at.size(), static_cast<std::int64_t>(reserve.value_bits)));
+      write(one, at, is_fill ? "fill" : "derived",
+            Elements(at.size(), static_cast<std::int64_t>(reserve.value_bits)));
     }
   }
   for (std::size_t t = 0; t < layout.tensors.size(); ++t) {
@@ -152,13 +153,26 @@ std::string difference(const Image& native, const Image& recorded) {
 // ------------------------------------------------------------------------------
 
 // The source elements that a recorded chain selects, in order. Recorded chains of these families
-// are empty, or narrow one dimension.
+// narrow one dimension, or unbind one; before that they may add it.
 Elements evaluate(const Json& chain, Elements shape) {
-  const Elements strides = row_major(shape);
+  Elements strides = row_major(shape);
   std::int64_t offset = 0;
   for (const Json& step : chain) {
-    EXPECT_EQ(step.at(0), "narrow");
     EXPECT_EQ(step.at(2), Json::object());
+    if (step.at(0) == "unsqueeze") {
+      const auto dim = step.at(1).at(0).get<std::ptrdiff_t>();
+      shape.insert(shape.begin() + dim, 1);
+      strides.insert(strides.begin() + dim, 0);
+      continue;
+    }
+    if (step.at(0) == "unbind") continue;
+    if (step.at(0) == "__getitem__") {
+      offset += step.at(1).at(0).get<std::int64_t>() * strides.at(0);
+      shape.erase(shape.begin());
+      strides.erase(strides.begin());
+      continue;
+    }
+    EXPECT_EQ(step.at(0), "narrow");
     const auto dim = step.at(1).at(0).get<std::size_t>();
     const auto start = step.at(1).at(1).get<std::int64_t>();
     const auto length = step.at(1).at(2).get<std::int64_t>();
@@ -192,24 +206,34 @@ Image recorded_image(const std::vector<Json>& lines) {
   return image;
 }
 
+// What no loader writes is not recorded.
+Image without_derived(Image image) {
+  std::erase_if(image, [](const auto& entry) {
+    return !entry.second.cells.empty() && entry.second.cells[0].tensor == "derived";
+  });
+  return image;
+}
+
 TEST(LayOut, native_layouts_equal_the_recorded_ones) {
   std::istringstream file(test_data("golden_layouts.jsonl"));
   const Json configs = Json::parse(test_data("golden_configs.json"));
-  std::map<std::tuple<std::string, int, int>, std::vector<Json>> lines_of_rank;
+  std::map<std::tuple<std::string, std::string, int>, std::vector<Json>> lines_of_rank;
   for (std::string text; std::getline(file, text);) {
     const Json line = Json::parse(text);
     const std::string model =
         line.at("family").get<std::string>() + "/" + std::to_string(line.at("vocab").get<int>());
-    lines_of_rank[{model, line.at("tp"), line.at("rank")}].push_back(line);
+    std::string engine = "tp=" + std::to_string(line.at("tp").get<int>());
+    const std::string placement = line.value("expert_placement", "");
+    if (!placement.empty()) engine += ",experts=" + placement;
+    lines_of_rank[{model, engine, line.at("rank")}].push_back(line);
   }
-  ASSERT_EQ(lines_of_rank.size(), 4U * (1 + 2 + 4));
+  // Eight configs at tp 1, 2 and 4; three families at tp 2 and 4, experts spread in two ways.
+  ASSERT_EQ(lines_of_rank.size(), 8U * (1 + 2 + 4) + 3U * 2 * (2 + 4));
   for (const auto& [key, lines] : lines_of_rank) {
-    const auto& [model, tp, rank] = key;
-    const Layout layout =
-        lay_out_config(parse_config(configs.at(model).dump()), "tp=" + std::to_string(tp));
-    EXPECT_EQ(layout.rank_count, tp);
-    EXPECT_EQ(difference(image_of(layout, rank), recorded_image(lines)), "")
-        << model << " tp " << tp << " rank " << rank;
+    const auto& [model, engine, rank] = key;
+    const Layout layout = lay_out_config(parse_config(configs.at(model).dump()), engine);
+    EXPECT_EQ(difference(without_derived(image_of(layout, rank)), recorded_image(lines)), "")
+        << model << ' ' << engine << " rank " << rank;
   }
 }
 
@@ -218,12 +242,21 @@ TEST(LayOut, native_layouts_equal_the_recorded_ones) {
 // How often each element of a tensor lies on one instance of `tp` ranks, by the tensor's name.
 int expected_copies(const std::string& name, const ModelConfig& config, int tp) {
   const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
+  if (has("_a_proj") || has("mlp.gate.") || has("moe.gate.")) return tp;
   if (has("k_proj") || has("v_proj")) return std::max(1, tp / static_cast<int>(config.kv_heads));
   if (has("norm") || has("o_proj.bias") || has("down_proj.bias")) return tp;
   return 1;
 }
 
-void expect_each_element_once(const ModelConfig& config, const std::string& engine, int tp) {
+struct Counts {
+  int replicas = 1;
+  int dp = 1;
+  int tp = 1;
+  bool spreads = false;
+};
+
+void expect_each_element_once(const ModelConfig& config, const std::string& engine,
+                              const Counts& mesh) {
   SCOPED_TRACE(config.model_type + " " + engine);
   const Layout layout = lay_out_config(config, engine);
   check(layout);
@@ -234,20 +267,26 @@ void expect_each_element_once(const ModelConfig& config, const std::string& engi
     for (const auto& [name, parameter] : image) {
       for (const Cell& cell : parameter.cells) {
         ASSERT_EQ(cell.writes, 1) << name;
-        if (cell.tensor == "fill") continue;
+        if (cell.tensor == "fill" || cell.tensor == "derived") continue;
         // The names belong to the layout, which outlives the image.
         ++copies_of_replica[replica][cell.tensor][cell.element];
       }
     }
   }
-  ASSERT_EQ(static_cast<int>(copies_of_replica.size()) * tp, layout.rank_count);
+  ASSERT_EQ(static_cast<int>(copies_of_replica.size()), mesh.replicas);
   for (const auto& [replica, copies] : copies_of_replica) {
     ASSERT_EQ(copies.size(), layout.tensors.size());
     for (const TensorInfo& tensor : layout.tensors) {
+      const bool is_expert = tensor.name.find(".experts.") != std::string::npos;
+      int expected = mesh.dp * expected_copies(tensor.name, config, mesh.tp);
+      if (is_expert) expected = mesh.spreads ? 1 : mesh.dp;
+      const bool is_twice = config.tied_embeddings && engine.find("pp=") != std::string::npos &&
+                            tensor.name == "model.embed_tokens.weight";
+      if (is_twice) expected *= 2;
       const auto& of_tensor = copies.at(tensor.name);
       ASSERT_EQ(static_cast<std::int64_t>(of_tensor.size()), product(tensor.shape));
       for (const auto& [element, count] : of_tensor) {
-        ASSERT_EQ(count, expected_copies(tensor.name, config, tp)) << tensor.name << element;
+        ASSERT_EQ(count, expected) << tensor.name << element;
       }
     }
   }
@@ -256,11 +295,40 @@ void expect_each_element_once(const ModelConfig& config, const std::string& engi
 TEST(LayOut, every_element_lies_on_every_replica_as_often_as_its_rule_says) {
   for (const char* family : {"llama", "mistral", "qwen2", "qwen3"}) {
     const ModelConfig config = small_config(family);
-    for (const char* tp : {"1", "2", "4"}) {
-      const std::string axis = std::string("tp=") + tp;
-      for (const std::string& engine : {axis, "replicas=2," + axis, axis + ",replicas=3"}) {
-        expect_each_element_once(config, engine, std::stoi(tp));
-      }
+    for (const int tp : {1, 2, 4}) {
+      const std::string axis = "tp=" + std::to_string(tp);
+      expect_each_element_once(config, axis, {1, 1, tp});
+      expect_each_element_once(config, "replicas=2," + axis, {2, 1, tp});
+      expect_each_element_once(config, axis + ",replicas=3", {3, 1, tp});
+    }
+  }
+}
+
+TEST(LayOut, every_element_of_a_mixture_lies_where_experts_and_stages_say) {
+  for (const char* family : {"mixtral", "qwen3-moe", "deepseek-v2", "deepseek-v3"}) {
+    const ModelConfig config = small_config(family);
+    for (const int tp : {1, 2, 4}) {
+      expect_each_element_once(config, "tp=" + std::to_string(tp), {1, 1, tp});
+    }
+    expect_each_element_once(config, "replicas=2,dp=2,tp=2", {2, 2, 2});
+    for (const std::string way : {"linear", "round_robin"}) {
+      const std::string experts = ",experts=" + way;
+      expect_each_element_once(config, "tp=2" + experts, {1, 1, 2, true});
+      expect_each_element_once(config, "tp=4" + experts, {1, 1, 4, true});
+      expect_each_element_once(config, "tp=2,dp=2" + experts, {1, 2, 2, true});
+      expect_each_element_once(config, "pp=2,replicas=2,dp=2,tp=2" + experts, {2, 2, 2, true});
+    }
+  }
+}
+
+TEST(LayOut, every_element_lies_on_one_stage) {
+  for (const char* family : {"llama", "qwen3", "mixtral", "qwen3-moe", "deepseek-v3"}) {
+    ModelConfig config = small_config(family);
+    for (const int stages : {2, 3}) {
+      if (stages > config.layers) continue;
+      const std::string axis = "pp=" + std::to_string(stages);
+      expect_each_element_once(config, axis + ",tp=2", {1, 1, 2});
+      expect_each_element_once(config, "tp=2," + axis, {1, 1, 2});
     }
   }
 }
@@ -345,6 +413,106 @@ TEST(LayOut, the_vocabulary_is_padded_to_64_and_split) {
   config.vocab = 65;
   EXPECT_EQ(rows_of(lay_out_config(config, "tp=1"), 0, "lm_head.weight"),
             "0-64 <- lm_head.weight 0-64\n65-127 <- fill 0\n");
+}
+
+// -- Experts, stages ------------------------------------------------------------------------------
+
+// The experts of each rank, slot by slot: of layer 1's `up` in w13.
+std::string experts_of(const Layout& layout) {
+  std::string text;
+  for (int rank = 0; rank < layout.rank_count; ++rank) {
+    const Image image = image_of(layout, rank);
+    const auto at = image.find("model.layers.1.mlp.experts.routed_experts.w13_weight");
+    text += std::to_string(rank) + ':';
+    if (at != image.end()) {
+      const ParameterImage& one = at->second;
+      for (std::int64_t slot = 0; slot < one.shape[0]; ++slot) {
+        const std::int64_t last = (slot + 1) * product(one.shape) / one.shape[0] - 1;
+        const std::string name(one.cells[static_cast<std::size_t>(last)].tensor);
+        constexpr std::size_t kPrefix = std::string_view("model.layers.1.mlp.experts.").size();
+        text += ' ' + name.substr(kPrefix, name.find('.', kPrefix) - kPrefix);
+      }
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+TEST(LayOut, experts_spread_over_ranks_the_first_of_which_hold_one_more) {
+  const ModelConfig config = small_config("deepseek-v3");
+  EXPECT_EQ(experts_of(lay_out_config(config, "tp=4,experts=linear")),
+            "0: 0 1\n1: 2 3\n2: 4\n3: 5\n");
+  EXPECT_EQ(experts_of(lay_out_config(config, "tp=4,experts=round_robin")),
+            "0: 0 4\n1: 1 5\n2: 2\n3: 3\n");
+  EXPECT_EQ(experts_of(lay_out_config(config, "dp=2,tp=2,experts=round_robin")),
+            "0: 0 4\n1: 1 5\n2: 2\n3: 3\n");
+  EXPECT_EQ(experts_of(lay_out_config(config, "tp=2,dp=2,experts=round_robin")),
+            "0: 0 4\n1: 2\n2: 1 5\n3: 3\n");
+  EXPECT_EQ(experts_of(lay_out_config(config, "pp=2,tp=2,experts=linear")),
+            "0: 0 1 2\n1: 3 4 5\n2:\n3:\n");
+}
+
+TEST(LayOut, round_robin_is_linear_where_the_router_has_no_groups) {
+  ModelConfig config = small_config("deepseek-v3");
+  config.expert_groups = 1;
+  EXPECT_EQ(lay_out_config(config, "tp=4,experts=round_robin"),
+            lay_out_config(config, "tp=4,experts=linear"));
+}
+
+TEST(LayOut, an_expert_may_lie_in_several_slots) {
+  const ModelConfig config = small_config("deepseek-v3");
+  EngineOptions options;
+  options.expert_of_slot = {{5, 0, 1, 5, 2, 3, 4, 0}};
+  const Layout layout =
+      lay_out(family_of(config), config, parse_spec("tp=4,experts=linear"), options);
+  check(layout);
+  EXPECT_EQ(experts_of(layout), "0: 5 0\n1: 1 5\n2: 2 3\n3: 4 0\n");
+  options.expert_of_slot = {{0, 1, 2, 3, 4, 5}, {5, 4, 3, 2, 1, 0}, {1, 0, 3, 2, 5, 4}};
+  EXPECT_EQ(
+      experts_of(lay_out(family_of(config), config, parse_spec("tp=2,experts=linear"), options)),
+      "0: 0 1 2\n1: 3 4 5\n");
+  std::swap(options.expert_of_slot[0], options.expert_of_slot[1]);
+  EXPECT_EQ(
+      experts_of(lay_out(family_of(config), config, parse_spec("tp=2,experts=linear"), options)),
+      "0: 5 4 3\n1: 2 1 0\n");
+}
+
+TEST(LayOut, layers_past_the_last_are_unused_and_absorbed_matrices_derived) {
+  const Layout layout = lay_out_config(small_config("deepseek-v3"), "tp=2");
+  const auto unused = [&](const char* name) {
+    return std::ranges::count(layout.unused,
+                              Unused{name, "of a layer that predicts further tokens"});
+  };
+  // Six of its own, four norms, five of attention, the router and its bias, 3 * (6 + 1) experts.
+  EXPECT_EQ(layout.unused.size(), 6U + 2 + 2 + 5 + 2 + 3 * (6 + 1));
+  EXPECT_EQ(unused("model.layers.4.eh_proj.weight"), 1);
+  EXPECT_EQ(unused("model.layers.4.mlp.experts.5.down_proj.weight"), 1);
+  EXPECT_EQ(unused("model.layers.4.mlp.gate.e_score_correction_bias"), 1);
+  const Image image = image_of(layout, 1);
+  const ParameterImage& key = image.at("model.layers.3.self_attn.mla_attn.W_UK_T");
+  const ParameterImage& value = image.at("model.layers.3.self_attn.mla_attn.W_UV");
+  EXPECT_EQ(key.shape, (Elements{2, 6, 10}));
+  EXPECT_EQ(value.shape, (Elements{2, 10, 7}));
+  for (const Cell& cell : key.cells) EXPECT_EQ(cell, (Cell{"derived", 0, 1}));
+  const Reserve expected{Reserve::Kind::derived,
+                         0,
+                         {{2, 10, 7}, {0, {70, 7, 1}}},
+                         0,
+                         "computed from kv_b_proj.weight"};
+  EXPECT_EQ(std::ranges::count_if(layout.parameter_classes,
+                                  [&](const ParameterClass& c) {
+                                    return c.reserves == std::vector<Reserve>{expected};
+                                  }),
+            1);
+}
+
+TEST(LayOut, a_tied_embedding_lies_on_the_first_and_the_last_stage) {
+  const Layout layout = lay_out_config(small_config("qwen3"), "pp=3,tp=2");
+  for (int rank = 0; rank < 6; ++rank) {
+    EXPECT_EQ(has_parameter(layout, rank, 0), rank < 2 || rank >= 4) << rank;
+    EXPECT_EQ(has_parameter(layout, rank, static_cast<int>(layout.parameters.size()) - 1),
+              rank >= 4);
+  }
 }
 
 // -- Tied names, unused tensors, dtypes
@@ -442,7 +610,56 @@ TEST(LayOut, extents_that_tp_does_not_divide_are_refused) {
 TEST(LayOut, axes_that_engines_do_not_have_are_refused) {
   EXPECT_EQ(refusal_of(worked_config(), "fsdp=2,tp=2"),
             "invalid_argument: read engine mesh: an axis is not known\n"
-            "  spec  fsdp=2,tp=2\n  axis  fsdp\n  known  replicas, tp");
+            "  spec  fsdp=2,tp=2\n  axis  fsdp\n  known  replicas, pp, dp, tp, experts");
+}
+
+TEST(LayOut, experts_and_stages_that_do_not_fit_are_refused) {
+  const ModelConfig config = small_config("deepseek-v3");
+  EXPECT_EQ(refusal_of(config, "pp=5"),
+            "mismatch: lay out: fewer layers than stages\n  axis  pp=5\n"
+            "  extent  num_hidden_layers=4");
+  EXPECT_EQ(refusal_of(config, "tp=2,experts=random"),
+            "invalid_argument: lay out: the way to spread experts is not known\n"
+            "  experts  random\n  known  linear, round_robin");
+  EXPECT_EQ(refusal_of(worked_config(), "tp=2,experts=linear"),
+            "invalid_argument: lay out: the model has no experts to spread\n"
+            "  experts  linear\n  model_type  llama");
+  EXPECT_EQ(refusal_of(config, "dp=2,tp=4,experts=linear"),
+            "mismatch: lay out: fewer experts than ranks to spread them over\n"
+            "  experts  6\n  ranks  8");
+  EXPECT_EQ(refusal_of(config, "tp=8"),
+            "mismatch: lay out: tp does not divide an extent\n"
+            "  axis  tp=8\n  extent  num_attention_heads=4");
+}
+
+TEST(LayOut, slots_that_do_not_fit_are_refused) {
+  const ModelConfig config = small_config("deepseek-v3");
+  const auto refusal = [&](const char* spec, std::vector<std::vector<int>> expert_of_slot) {
+    try {
+      lay_out(family_of(config), config, parse_spec(spec), {std::nullopt, expert_of_slot});
+    } catch (const Error& error) {
+      return std::string(name_of(error.code())) + ": " + error.text();
+    }
+    return std::string("accepted");
+  };
+  EXPECT_EQ(refusal("tp=2", {{0, 1, 2, 3, 4, 5}}),
+            "invalid_argument: lay out: experts have slots only where they spread\n"
+            "  spec  tp=2\n  hint  write experts=linear");
+  EXPECT_EQ(refusal("tp=4,experts=linear", {{0, 1, 2, 3, 4, 5}}),
+            "invalid_argument: lay out: the slots of experts do not divide by ranks\n"
+            "  slots  6\n  ranks  4");
+  EXPECT_EQ(refusal("tp=2,experts=linear", {{0, 1, 2, 3, 4, 6}}),
+            "invalid_argument: lay out: a slot holds an expert that there is not\n"
+            "  slot  5\n  expert  6\n  experts  6");
+  EXPECT_EQ(refusal("tp=2,experts=linear", {{0, 1, 2, 3, 4, 4}}),
+            "invalid_argument: lay out: no slot holds an expert\n  expert  5\n  slots  6");
+  EXPECT_EQ(refusal("tp=2,experts=linear", {{0, 1, 2, 3, 4, 5}, {0, 1, 2, 3, 4, 5}}),
+            "invalid_argument: lay out: the rows of expert slots are neither one nor one for each "
+            "sparse layer\n  rows  2\n  sparse layers  3");
+  EXPECT_EQ(refusal("tp=2,experts=linear",
+                    {{0, 1, 2, 3, 4, 5}, {0, 1, 2, 3, 4, 5}, {0, 1, 2, 3, 4, 5, 0, 1}}),
+            "invalid_argument: lay out: rows of expert slots differ in length\n"
+            "  row  2\n  slots  8\n  slots of row 0  6");
 }
 
 TEST(LayOut, explains_itself) {

@@ -350,6 +350,17 @@ class Plan(Commands):
             "unused": [],
         })
 
+    def test_a_mixture_of_experts_is_planned_from_its_config(self) -> None:
+        for name, trainer, engine, expected in [
+            ("qwen3-30b-a3b", "fsdp=8", "replicas=2,tp=4",
+             {"tensors": 18867, "parameters": 48 * 9 + 3, "bytes_unique": 61064245248}),
+            ("kimi-k2", "fsdp=16,ep=16", "dp=16,tp=8,experts=linear",
+             {"tensors": 69975, "engine_ranks": 128, "bytes_unique": 2052816464896}),
+        ]:
+            found = self.json_of("plan", CONFIGS / f"{name}.json", "--trainer", trainer,
+                                 "--engine", engine)
+            self.assertEqual({key: found[key] for key in expected}, expected)
+
     def test_a_config_alone_is_planned_like_its_checkpoint(self) -> None:
         self.write_model()
         keep = ("tensors", "bytes_needed", "egress_bytes", "fingerprint", "copies", "classes")
@@ -490,7 +501,7 @@ class Plan(Commands):
              "read engine mesh: an axis is not known\n"
              "  spec  ranks=2\n"
              "  axis  ranks\n"
-             "  known  replicas, tp"),
+             "  known  replicas, pp, dp, tp, experts"),
             ("fsdp=two", "tp=1", "invalid_argument",
              "read spec: a size is not a number in its range\n"
              "  spec  fsdp=two\n"

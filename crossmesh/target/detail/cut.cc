@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crossmesh/target/detail/cut.h"
+
+#include <algorithm>
+
+#include "crossmesh/base/checked.h"
+#include "crossmesh/base/error.h"
+#include "crossmesh/target/detail/expand.h"
+
+namespace crossmesh::detail {
+namespace {
+
+constexpr std::int64_t kVocabUnit = 64;
+
+struct Divided {
+  std::string_view key;  // of the config, for the error
+  std::int64_t extent;
+};
+
+std::int64_t divide(const Divided& divided, int tp) {
+  if (divided.extent % tp != 0) {
+    throw Error(ErrorCode::mismatch, "lay out: tp does not divide an extent")
+        .with("axis", fmt::format("tp={}", tp))
+        .with("extent", fmt::format("{}={}", divided.key, divided.extent));
+  }
+  return divided.extent / tp;
+}
+
+// Equal blocks of dimension `dim`, one for each of `count` roles; blocks past the tensor's end are
+// cut off.
+Slices cut_blocks(const Shape& shape, int dim, std::int64_t block, int count) {
+  Slices slices;
+  slices.local_shape = shape;
+  slices.local_shape[dim] = block;
+  for (int role = 0; role < count; ++role) {
+    Box box = whole(shape);
+    box.origin[dim] = std::min(role * block, shape[dim]);
+    box.shape[dim] = std::min(block, shape[dim] - box.origin[dim]);
+    slices.box_of_role.push_back(box);
+  }
+  return slices;
+}
+
+Slices cut_kv_heads(const Shape& shape, const ModelConfig& config, int tp) {
+  if (tp <= config.kv_heads) {
+    const std::int64_t heads = divide({"num_key_value_heads", config.kv_heads}, tp);
+    return cut_blocks(shape, 0, heads * config.head_size, tp);
+  }
+  if (tp % config.kv_heads != 0) {
+    throw Error(ErrorCode::mismatch, "lay out: the KV heads do not divide tp")
+        .with("axis", fmt::format("tp={}", tp))
+        .with("extent", fmt::format("num_key_value_heads={}", config.kv_heads));
+  }
+  const int count = static_cast<int>(config.kv_heads);
+  Slices slices = cut_blocks(shape, 0, config.head_size, count);
+  slices.ranks_per_role = tp / count;
+  return slices;
+}
+
+}  // namespace
+
+Slices cut(const Rule& rule, const ModelConfig& config, int tp) {
+  const std::vector<std::int64_t> extents = shape_of(rule, config);
+  const Shape shape(std::span<const std::int64_t>{extents});
+  const auto divide_dim = [&](int dim) {
+    return divide({key_of(rule.shape[static_cast<std::size_t>(dim)]), shape[dim]}, tp);
+  };
+  switch (rule.cut) {
+    case Cut::replicate:
+      return {tp, {whole(shape)}, shape};
+    case Cut::column:
+      return cut_blocks(shape, 0, divide_dim(0), tp);
+    case Cut::row:
+      return cut_blocks(shape, 1, divide_dim(1), tp);
+    case Cut::heads: {
+      const std::int64_t heads = divide({"num_attention_heads", config.heads}, tp);
+      return cut_blocks(shape, 0, heads * (shape[0] / config.heads), tp);
+    }
+    case Cut::kv_heads:
+      return cut_kv_heads(shape, config, tp);
+    case Cut::vocab: {
+      const std::int64_t padded = round_up(shape[0], kVocabUnit);
+      return cut_blocks(shape, 0, divide({"padded vocab_size", padded}, tp), tp);
+    }
+  }
+  return {};
+}
+
+}  // namespace crossmesh::detail
