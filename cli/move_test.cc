@@ -166,7 +166,7 @@ TEST(Move, what_cannot_be_served_is_refused_before_a_rank_starts) {
   EXPECT_TRUE(text_of_refusal(bound).starts_with("limit_exceeded: ")) << text_of_refusal(bound);
   EXPECT_NE(text_of_refusal(bound).find("model.embed_tokens.weight"), std::string::npos);
 
-  MoveOptions axis = model.move("fsdp=2,pp=2", "tp=2");
+  MoveOptions axis = model.move("fsdp=2,cp=2", "tp=2");
   EXPECT_TRUE(text_of_refusal(axis).starts_with("invalid_argument: ")) << text_of_refusal(axis);
 
   MoveOptions config = model.move("fsdp=2", "tp=2");

@@ -195,10 +195,10 @@ class Moves(unittest.TestCase):
         self.assert_refused(
             "invalid_argument",
             "read trainer mesh: an axis is not known\n"
-            "  spec  pp=2\n"
-            "  axis  pp\n"
+            "  spec  cp=2\n"
+            "  axis  cp\n"
             "  known  pp, dp_replicate, fsdp, ep, etp, tp",
-            model, "--trainer", "pp=2", "--engine", "tp=1",
+            model, "--trainer", "cp=2", "--engine", "tp=1",
         )
         self.assert_refused(
             "invalid_argument",
