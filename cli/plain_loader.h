@@ -100,9 +100,4 @@ class PlainLoader {
   std::unordered_map<std::string, std::size_t> index_by_name_;
 };
 
-// Casts element by element, rounding to nearest even. Requires: spans of equal element counts.
-// Throws: unsupported: dtypes that differ and are not both of f32, f16 and bf16.
-void cast_plainly(DType source_dtype, std::span<const std::byte> source, DType target_dtype,
-                  std::span<std::byte> target);
-
 }  // namespace crossmesh::cli

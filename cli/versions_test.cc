@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/plain_loader.h"
+#include "cli/plain_cast.h"
 
 namespace crossmesh::cli {
 namespace {
