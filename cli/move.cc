@@ -13,14 +13,12 @@
 #include "cli/move_floor.h"
 #include "cli/move_result.h"
 #include "cli/move_trainer.h"
-#include "crossmesh/layout/mesh.h"
+#include "cli/plain_mesh.h"
 #include "crossmesh/schedule/schedule.h"
 #include "crossmesh/transport/inproc.h"
 
 namespace crossmesh::cli {
 namespace {
-
-constexpr std::string_view kEngineAxes[] = {"replicas", "tp"};
 
 Layout engine_layout(const Model& model, const MoveOptions& options) {
   if (options.family == nullptr) return target_layout(model, options.request);
@@ -38,9 +36,13 @@ const Checkpoint& checkpoint_of(const Model& model) {
 }
 
 PlainEngine plain_engine(const Model& model, const MoveOptions& options, int engine_rank) {
-  const Mesh mesh = mesh_of(parse_spec(options.request.engine), {"engine", kEngineAxes});
-  return {model.config_text, size_of_axis(mesh, "tp"), coordinate(mesh, "tp", engine_rank),
-          options.request.parameter_dtype.value_or(model.config.dtype)};
+  PlainEngine engine = plain_engine_of_rank(parse_spec(options.request.engine), engine_rank);
+  engine.config_json = model.config_text;
+  engine.has_stacked_experts = std::ranges::any_of(model.catalog.tensors, [](auto& tensor) {
+    return tensor.name.ends_with(".experts.gate_up_proj");
+  });
+  engine.dtype = options.request.parameter_dtype.value_or(model.config.dtype);
+  return engine;
 }
 
 // How long ranks wait for one that writes, checks or measures: such work takes its time, with the

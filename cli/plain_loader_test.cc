@@ -364,7 +364,8 @@ TEST(PlainLoader, errors_name_what_is_wrong) {
   EXPECT_EQ(build(small_config("gpt2"), 1),
             "unsupported: read config plainly: the plain loader lacks this model\n"
             "  model_type  gpt2\n"
-            "  hint  known are llama, mistral, qwen2, qwen3");
+            "  hint  known are llama, mistral, qwen2, qwen3, mixtral, qwen3_moe, deepseek_v2, "
+            "deepseek_v3, kimi_k2");
   Json without_layers = small_config("llama");
   without_layers.erase("num_hidden_layers");
   EXPECT_EQ(build(without_layers, 1),
