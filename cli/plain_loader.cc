@@ -2,7 +2,6 @@
 #include "cli/plain_loader.h"
 
 #include <algorithm>
-#include <cassert>
 #include <cstring>
 #include <utility>
 
@@ -94,6 +93,16 @@ std::int64_t find_difference(std::span<const std::byte> expected, std::span<cons
   return -1;
 }
 
+void check_size(const PlainParameter& parameter, std::size_t bytes, std::size_t row_bytes) {
+  const std::size_t expected = static_cast<std::size_t>(rows_of(parameter.shape)) * row_bytes;
+  if (bytes == expected) return;
+  throw Error(ErrorCode::mismatch, "load plainly: the memory is not the parameter's size")
+      .with("parameter", parameter.name)
+      .with("bytes", bytes)
+      .with("shape", shape_text(parameter.shape))
+      .with("expected bytes", expected);
+}
+
 std::int64_t zeros_from(const PlainParameter& parameter) {
   return parameter.parts.back().target_row + parameter.parts.back().rows;
 }
@@ -140,7 +149,7 @@ void PlainLoader::load(std::string_view parameter_name, std::string_view tensor,
                        const PlainCheckpoint& checkpoint, std::span<std::byte> bytes) const {
   const PlainParameter& parameter = parameter_named(parameter_name);
   const auto row_bytes = static_cast<std::size_t>(columns_of(parameter.shape) * byte_size(dtype_));
-  assert(bytes.size() == static_cast<std::size_t>(rows_of(parameter.shape)) * row_bytes);
+  check_size(parameter, bytes.size(), row_bytes);
   for (const PlainPart& part : parameter.parts) {
     if (part.tensor != tensor) continue;
     PartRows source(part, parameter, dtype_, checkpoint);
@@ -162,7 +171,7 @@ PlainComparison PlainLoader::compare(std::string_view parameter_name,
   const PlainParameter& parameter = parameter_named(parameter_name);
   const std::int64_t columns = columns_of(parameter.shape);
   const auto row_bytes = static_cast<std::size_t>(columns * byte_size(dtype_));
-  assert(bytes.size() == static_cast<std::size_t>(rows_of(parameter.shape)) * row_bytes);
+  check_size(parameter, bytes.size(), row_bytes);
   PlainComparison result;
   std::vector<std::byte> expected;
   const auto check = [&](std::int64_t first_row, const std::string& tensor, bool is_cast) {

@@ -56,8 +56,8 @@ class PlainLoader {
   std::vector<std::string> tensors_of(std::string_view parameter) const;
 
   // Writes `tensor`'s part of the parameter, and the zeros after the last part with it.
-  // Requires: `bytes` is the whole parameter.
-  // Throws: mismatch: the checkpoint lacks the tensor or shapes it otherwise.
+  // Throws: mismatch, here and below: the checkpoint lacks the tensor or shapes it otherwise, or
+  // `bytes` is not as large as the parameter.
   void load(std::string_view parameter, std::string_view tensor, const PlainCheckpoint& checkpoint,
             std::span<std::byte> bytes) const;
 

@@ -394,6 +394,12 @@ TEST(PlainLoader, errors_name_what_is_wrong) {
   EXPECT_EQ(load("lm_head.weight", 128 * 64),
             "mismatch: load plainly: the checkpoint lacks a tensor\n"
             "  tensor  lm_head.weight");
+  EXPECT_EQ(load("model.norm.weight", 63),
+            "mismatch: load plainly: the memory is not the parameter's size\n"
+            "  parameter  model.norm.weight\n"
+            "  bytes  252\n"
+            "  shape  [64]\n"
+            "  expected bytes  256");
   EXPECT_EQ(load("model.norm.bias", 64),
             "invalid_argument: load plainly: the engine has no such parameter\n"
             "  parameter  model.norm.bias");
