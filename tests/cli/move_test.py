@@ -27,6 +27,13 @@ ENGINES = {"tp=1": (1, 1), "tp=2": (1, 2), "tp=4": (1, 4), "replicas=2,tp=2": (2
 STAGING = 2048
 # Under a sanitizer a move takes long; every seventh still meets each family, mesh and route.
 EVERY = 7 if os.environ.get("CROSSMESH_SANITIZER") else 1
+EXPERT_FAMILIES = ("mixtral", "qwen3-moe", "deepseek-v2", "deepseek-v3")
+EXPERT_ENGINES = (
+    "tp=1", "tp=2", "tp=4", "pp=2", "pp=3,tp=2", "tp=2,pp=3", "replicas=2,pp=2,tp=2",
+    "tp=2,experts=linear", "dp=2,experts=linear", "dp=2,tp=2,experts=linear",
+    "tp=4,experts=linear", "tp=2,experts=round_robin", "dp=2,experts=round_robin",
+    "tp=2,dp=2,experts=round_robin", "pp=2,dp=2,experts=round_robin",
+)
 ROUTES = {"direct": (), "packed": ("--route", "packed", "--staging-bytes-max", str(STAGING))}
 
 
@@ -53,6 +60,65 @@ def rank_elements(config: dict[str, Any], tp: int) -> int:
     return tables * vocabulary * hidden + config["num_hidden_layers"] * layer + hidden
 
 
+def stage_layers(layers: int, pp: int) -> list[range]:
+    """Returns the layers of each stage: the stages before the last take the remainder."""
+    counts = [layers // pp] * pp
+    for i in range(layers % pp):
+        counts[-2 - i] += 1
+    firsts = [sum(counts[:stage]) for stage in range(pp)]
+    return [range(first, first + count) for first, count in zip(firsts, counts)]
+
+
+def experts_held(count: int, ranks: int) -> list[int]:
+    """Returns how many whole experts each rank holds: the first ranks take the remainder."""
+    return [count // ranks + (rank < count % ranks) for rank in range(ranks)]
+
+
+def layer_elements(config: dict[str, Any], layer: int, tp: int, experts: float) -> int:
+    """Returns the elements of a layer on one rank that holds `experts` experts' worth."""
+    family, hidden = config["model_type"], config["hidden_size"]
+    heads = config["num_attention_heads"] // tp
+    if family.startswith("deepseek"):
+        key = config["qk_nope_head_dim"] + config["qk_rope_head_dim"]
+        value, rank = config["v_head_dim"], config["kv_lora_rank"]
+        query_rank = config["q_lora_rank"]
+        total = (rank + config["qk_rope_head_dim"]) * hidden + rank
+        total += heads * ((config["qk_nope_head_dim"] + value) * rank + value * hidden)
+        if query_rank:
+            total += query_rank * (hidden + 1) + heads * key * query_rank
+        else:
+            total += heads * key * hidden
+        dense = layer < config["first_k_dense_replace"]
+        count, shared = config["n_routed_experts"], config["n_shared_experts"]
+    else:
+        size = config.get("head_dim") or hidden // config["num_attention_heads"]
+        kv_heads = max(1, config["num_key_value_heads"] // tp)
+        total = 2 * (heads + kv_heads) * size * hidden
+        total += 2 * size if family == "qwen3_moe" else 0
+        dense = layer in config.get("mlp_only_layers", [])
+        count, shared = config.get("num_experts") or config["num_local_experts"], 0
+    total += 2 * hidden
+    if dense:
+        return total + 3 * config["intermediate_size"] // tp * hidden
+    inner = config.get("moe_intermediate_size") or config["intermediate_size"]
+    total += count * (hidden + (config.get("topk_method") == "noaux_tc"))
+    return total + 3 * hidden * (shared * inner // tp + round(experts * inner))
+
+
+def instance_elements(config: dict[str, Any], mesh: dict[str, int], spread: bool) -> int:
+    """Returns the elements of all ranks of one serving instance of a model with experts."""
+    pp, dp, tp = (mesh.get(axis, 1) for axis in ("pp", "dp", "tp"))
+    count = config.get("num_experts") or config.get("num_local_experts")
+    count = count or config["n_routed_experts"]
+    held = experts_held(count, dp * tp) if spread else [count / (dp * tp)] * (dp * tp)
+    table = -(-config["vocab_size"] // 64) * 64 // tp * config["hidden_size"]
+    tables = 1 if config["tie_word_embeddings"] and pp == 1 else 2
+    total = dp * tp * (tables * table + config["hidden_size"])
+    for layers in stage_layers(config["num_hidden_layers"], pp):
+        total += sum(layer_elements(config, layer, tp, own) for layer in layers for own in held)
+    return total
+
+
 class Moves(unittest.TestCase):
     """Every run is judged by the command itself; the tests look at what it says."""
 
@@ -62,7 +128,7 @@ class Moves(unittest.TestCase):
     def setUpClass(cls) -> None:
         cls.folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(cls.folder.cleanup)
-        for family in FAMILIES:
+        for family in FAMILIES + EXPERT_FAMILIES:
             subprocess.run(
                 [BINARY, "synth", cls.model(family), "--config", CONFIGS / f"small-{family}.json",
                  "--shards", "2"],
@@ -126,6 +192,33 @@ class Moves(unittest.TestCase):
                 self.check(found, family, engine, route)
                 self.assertEqual((found["transport"], found["route"]), ("shm", route))
                 self.assertEqual(len(found["source_bytes_read"]), TRAINERS[trainer])
+
+    def check_experts(self, family: str, engine: str, *words: str) -> None:
+        config = json.loads((CONFIGS / f"small-{family}.json").read_text())
+        axes = dict(word.split("=") for word in engine.split(","))
+        spread = axes.pop("experts", "")
+        mesh = {axis: int(size) for axis, size in axes.items()}
+        found = self.move(
+            self.model(family), "--trainer", "fsdp=3", "--engine", engine, "--iterations", "2",
+            "--no-floor", *words,
+        )
+        self.assertIs(found["verified"], True)
+        self.assertEqual(
+            found["elements_checked"],
+            2 * mesh.get("replicas", 1) * instance_elements(config, mesh, bool(spread)),
+        )
+
+    def test_every_family_with_experts_and_engine_is_verified(self) -> None:
+        everything = [*itertools.product(EXPERT_FAMILIES, EXPERT_ENGINES)]
+        for family, engine in everything[::EVERY]:
+            with self.subTest(family=family, engine=engine):
+                self.check_experts(family, engine, "--transport", "inproc")
+
+    def test_processes_move_experts_on_both_routes(self) -> None:
+        for family, route in itertools.product(EXPERT_FAMILIES, ROUTES):
+            for engine in ("pp=3,tp=2", "dp=2,tp=2,experts=round_robin"):
+                with self.subTest(family=family, route=route, engine=engine):
+                    self.check_experts(family, engine, *ROUTES[route])
 
     def test_threads_move_what_processes_move(self) -> None:
         for family, route in itertools.product(FAMILIES, ROUTES):
