@@ -183,6 +183,9 @@ class Faults(unittest.TestCase):
                 self.assertTrue(named or dials, texts)
 
     def test_too_few_descriptors_are_an_error_of_this_program(self):
+        if os.environ.get("CROSSMESH_SANITIZER") == "asan":
+            self.skipTest("UndefinedBehaviorSanitizer opens a pipe to look at an object's type, "
+                          "and calls the type wrong where it can't")
         for transport in ["shm", "inproc"]:
             for count in [*range(8, 40, 2), *range(40, 120, 10)]:
                 with self.subTest(transport=transport, descriptors=count):
