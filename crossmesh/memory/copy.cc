@@ -22,6 +22,9 @@ constexpr std::int64_t kStreamRunBytesMin = 512;
 // Longer runs are streamed by themselves, shorter ones side by side.
 constexpr std::int64_t kRowBytesMax = std::int64_t{32} << 10;
 
+// What short runs are gathered into: a part of the first cache.
+constexpr std::int64_t kGatherBytes = std::int64_t{4} << 10;
+
 // The sides of the tiles of a transpose.
 constexpr std::int64_t kTileRowBytes = 128;
 constexpr std::int64_t kTileEdgeMin = 4;
@@ -162,13 +165,38 @@ void copy_streaming(CpuPath path, const std::byte* source, std::byte* target,
     }
   });
   for (std::size_t i = 0; i < held; ++i) stream_run(path, held_rows[i], run_bytes);
-  stream_fence();
+}
+
+// Whether the runs of the last loop are short, lie one behind the other at the target, and make a
+// long one. Runs of more than a line gain less than the second copy costs.
+bool fills_target(const LoopNest& nest) {
+  if (nest.counts.empty()) return false;
+  const std::int64_t run_bytes = nest.run_count * nest.source_element_bytes;
+  return run_bytes <= kLineBytes && nest.target_strides.back() == run_bytes &&
+         nest.counts.back() * run_bytes >= kStreamRunBytesMin;
+}
+
+// Short runs that fill the target: gathered where they stay in the cache, then streamed.
+void copy_gathering(CpuPath path, const std::byte* source, std::byte* target,
+                    const LoopNest& nest) {
+  const std::int64_t run_bytes = nest.run_count * nest.source_element_bytes;
+  const std::int64_t rows_max = kGatherBytes / run_bytes;
+  alignas(kLineBytes) std::byte gathered[kGatherBytes];
+  walk(nest, nest.counts.size() - 1, [&](std::int64_t s, std::int64_t t) {
+    const Rows all = last_loop(source + s, target + t, nest);
+    for (std::int64_t first = 0; first < all.count; first += rows_max) {
+      const std::int64_t count = std::min(rows_max, all.count - first);
+      copy_cached(
+          {all.source + first * all.source_stride, gathered, count, all.source_stride, run_bytes},
+          run_bytes);
+      stream_run(path, {gathered, all.target + first * run_bytes}, count * run_bytes);
+    }
+  });
 }
 
 bool streams(const LoopNest& nest, StoreHint hint) {
   if (hint == StoreHint::cached) return false;
   const std::int64_t run_bytes = nest.run_count * nest.source_element_bytes;
-  if (run_bytes < kStreamRunBytesMin) return false;
   return hint == StoreHint::streaming || run_total(nest) * run_bytes >= kStreamBytesMin;
 }
 
@@ -179,9 +207,12 @@ void copy_on(CpuPath path, const std::byte* source, std::byte* target, const Loo
   assert(nest.source_element_bytes == nest.target_element_bytes);
   const LoopNest simple = merged(nest);
   if (simple.run_count == 0) return;
-  if (streams(simple, hint)) return copy_streaming(path, source, target, simple);
+  const bool is_long = simple.run_count * simple.source_element_bytes >= kStreamRunBytesMin;
+  const bool is_streamed = streams(simple, hint);
+  if (is_streamed && is_long) return copy_streaming(path, source, target, simple);
   const LoopNest ordered = reordered(simple);
   if (is_transposed(ordered)) return copy_tiled(source, target, ordered);
+  if (is_streamed && fills_target(ordered)) return copy_gathering(path, source, target, ordered);
   copy_cached(source, target, ordered);
 }
 
@@ -200,7 +231,10 @@ namespace crossmesh {
 
 void copy(const std::byte* source, std::byte* target, const LoopNest& nest, StoreHint hint) {
   detail::copy_on(best_cpu_path(), source, target, nest, hint);
+  if (hint == StoreHint::automatic) detail::stream_fence();
 }
+
+void finish_streaming() { detail::stream_fence(); }
 
 void convert(const std::byte* source, std::byte* target, const LoopNest& nest, DType source_dtype,
              DType target_dtype) {

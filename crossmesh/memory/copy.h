@@ -14,16 +14,21 @@ namespace crossmesh {
 enum class StoreHint {
   automatic,  // streaming when the nest is larger than a cache
   cached,     // the target is read soon, by this processor
-  streaming,  // the nest is a part of a larger copy: bypass the cache where runs are long enough
+  streaming,  // the nest is a part of a larger copy, which finish_streaming ends: bypass the cache
+              // where runs are long enough
 };
 
 // Copies the elements of `nest` from `source` to `target`, in any order.
 // Requires: equal element sizes; source and target do not overlap; no target byte is visited
 // twice; any alignment will do.
 // Ensures: writes the target bytes of `nest` and no other; all are visible to other processors
-// in the order of later stores.
+// in the order of later stores, where `hint` is streaming only those after finish_streaming.
 void copy(const std::byte* source, std::byte* target, const LoopNest& nest,
           StoreHint hint = StoreHint::automatic);
+
+// Ends copies that were hinted to stream: their bytes are visible to other processors in the order
+// of later stores. To wait after each of many small copies would cost more than the copies.
+void finish_streaming();
 
 // Copies with a conversion: round to nearest even, overflow to infinity, subnormals kept, a NaN
 // with its sign and leading payload; bf16 and f16 meet through f32. Equal dtypes copy.

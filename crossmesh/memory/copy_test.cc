@@ -196,6 +196,20 @@ TEST(Copy, equals_a_byte_loop_for_rows_of_every_alignment) {
   }
 }
 
+TEST(Copy, equals_a_byte_loop_for_short_runs_that_fill_the_target) {
+  CopyChecker checker(64, 2 * 10'500);
+  for (std::int64_t run = 1; run <= 66; ++run) {
+    for (const std::int64_t bytes : {511, 512, 600, 4096, 4097, 9000}) {
+      const std::int64_t rows = (bytes + run - 1) / run;
+      checker.check({{rows}, {2 * run}, {run}, run, 1, 1}, run * 5 % 64, run * 3 % 64);
+      checker.check(
+          {{2, rows / 2}, {rows / 2 * 2 * run, 2 * run}, {rows / 2 * run + 3, run}, run, 1, 1}, 0,
+          run % 7);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
 TEST(Copy, equals_a_byte_loop_for_transposes_larger_than_a_tile) {
   CopyChecker checker(0, 150 * 70 * 8);
   for (const std::int32_t element : {1, 2, 4, 8}) {

@@ -220,6 +220,7 @@ Turn pull_turn(Roster& roster, const detail::Enrolment& enrolment, Connection& c
         throw;
       }
       if (connection.cursor) continue;
+      finish_streaming();
       has_whole_batch |= take.finish(take.done() + 1);
       detail::taking_lane(connection)
           .target.acknowledged.store(detail::pack({take.attempt(), take.done()}));
