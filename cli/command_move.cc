@@ -23,6 +23,7 @@ using nlohmann::ordered_json;
 struct MoveCommand {
   MoveOptions options;
   std::string pause;
+  std::string floor = "memcpy";
   bool no_floor = false;
   bool json = false;
   // Of a launched rank.
@@ -46,6 +47,12 @@ void add_move_options(CLI::App& command, MoveCommand& move) {
   command.add_option("--pause", move.pause, "Stop every rank in this phase of the last update")
       ->check(CLI::IsMember(
           {"join", "agree", "ready", "start", "move", "complete", "commit", "leave"}));
+  command
+      .add_option(
+          "--floor", move.floor,
+          "Measure beside the updates: one memcpy per engine, or a plain loop over its runs")
+      ->check(CLI::IsMember({"memcpy", "runs"}))
+      ->capture_default_str();
   command.add_flag("--no-floor", move.no_floor, "Do not measure the floor beside the updates");
 }
 
@@ -60,7 +67,9 @@ std::vector<std::string> own_words() {
 
 void finish_options(MoveCommand& move) {
   if (!move.pause.empty()) move.options.pause = phase_from_name(move.pause);
-  move.options.floor = !move.no_floor;
+  move.options.floor = move.no_floor          ? FloorKind::none
+                       : move.floor == "runs" ? FloorKind::runs
+                                              : FloorKind::memcpy;
   if (move.options.pause && move.options.transport == "inproc") {
     throw Error(ErrorCode::invalid_argument, "move: --pause stops processes, not threads")
         .with("transport", "inproc")

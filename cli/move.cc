@@ -79,6 +79,7 @@ class RankProgram {
   void agree();
   void iterate(int version);
   void check(int version);
+  std::unique_ptr<Floor> make_floor();
 
   const RankOptions& options_;
   Model model_;
@@ -89,7 +90,7 @@ class RankProgram {
   std::function<void(int)> on_iteration_;
   std::optional<MoveTrainer> trainer_;
   std::optional<MoveEngine> engine_;
-  std::optional<MoveFloor> floor_;
+  std::unique_ptr<Floor> floor_;
   MoveResult result_;
 };
 
@@ -156,17 +157,24 @@ void RankProgram::check(int version) {
       checks, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
 }
 
+std::unique_ptr<Floor> RankProgram::make_floor() {
+  const int trainer_count = source_.rank_count;
+  if (options_.move.floor == FloorKind::none) return nullptr;
+  if (options_.move.floor == FloorKind::runs) {
+    return std::make_unique<RunsFloor>(session_, options_.rank, trainer_count,
+                                       trainer_ ? trainer_->memory() : engine_->memory());
+  }
+  const Totals sums = totals(session_.schedule());
+  const std::int64_t needed =
+      is_trainer() ? 0
+                   : sums.ingress_bytes[static_cast<std::size_t>(options_.rank - trainer_count)];
+  return std::make_unique<MemcpyFloor>(session_, options_.rank, trainer_count, needed);
+}
+
 nlohmann::ordered_json RankProgram::run() {
   session_.join();
   agree();
-  if (options_.move.floor) {
-    const std::int64_t needed =
-        is_trainer()
-            ? 0
-            : totals(session_.schedule())
-                  .ingress_bytes[static_cast<std::size_t>(options_.rank - source_.rank_count)];
-    floor_.emplace(session_, options_.rank, source_.rank_count, needed);
-  }
+  floor_ = make_floor();
   for (int version = 1; version <= options_.move.iterations; ++version) iterate(version);
   nlohmann::json own;
   if (trainer_) own = {{"read", trainer_->bytes_read()}, {"held", trainer_->bytes_held()}};

@@ -18,12 +18,15 @@
 
 namespace crossmesh::cli {
 
+// What each update is measured beside: see move_floor.h.
+enum class FloorKind : std::uint8_t { none, memcpy, runs };
+
 struct MoveOptions {
   Request request;
   std::string transport = "shm";
   int iterations = 3;
   std::optional<Phase> pause;  // stop every rank there, in the last update
-  bool floor = true;           // measure one memcpy of the same bytes beside each update
+  FloorKind floor = FloorKind::memcpy;
   double timeout_seconds = 10;
   const Family* family = nullptr;  // another table than the model's own, for tests
 };

@@ -65,6 +65,9 @@ nlohmann::ordered_json MoveResult::to_json(const MoveOptions& options,
   json["bytes_unique"] = sums.bytes_unique;
   json["bytes_fallback"] = sums.bytes_fallback;
   json["seconds_median"] = update;
+  json["floor"] = options.floor == FloorKind::runs     ? nlohmann::ordered_json("runs")
+                  : options.floor == FloorKind::memcpy ? nlohmann::ordered_json("memcpy")
+                                                       : nlohmann::ordered_json();
   json["floor_seconds_median"] =
       floor_seconds_.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(floor);
   json["ratio_to_floor"] = floor_seconds_.empty() || update <= 0

@@ -44,7 +44,7 @@ class SmallModel {
     options.request.engine = engine;
     options.transport = "inproc";
     options.iterations = 2;
-    options.floor = false;
+    options.floor = FloorKind::none;
     options.timeout_seconds = 30;
     return options;
   }
