@@ -27,12 +27,28 @@
 
 #include "crossmesh/base/error.h"
 #include "crossmesh/memory/arena.h"
+#include "crossmesh/transport/detail/attach.h"
+#include "crossmesh/transport/detail/ring.h"
 #include "crossmesh/transport/inproc.h"
 #include "crossmesh/transport/shm.h"
 
 namespace crossmesh::conformance {
 
-enum class Way { inproc_threads, shm_threads, shm_processes };
+enum class Way {
+  inproc_threads,
+  shm_threads,
+  attach_threads,
+  ring_threads,
+  shm_processes,
+  attach_processes,
+  ring_processes,
+};
+
+inline constexpr std::array kThreadWays = {Way::inproc_threads, Way::shm_threads,
+                                           Way::attach_threads, Way::ring_threads};
+inline constexpr std::array kWays = {Way::inproc_threads, Way::shm_threads,   Way::attach_threads,
+                                     Way::ring_threads,   Way::shm_processes, Way::attach_processes,
+                                     Way::ring_processes};
 
 inline std::string name_of(Way way) {
   switch (way) {
@@ -40,10 +56,43 @@ inline std::string name_of(Way way) {
       return "inproc_threads";
     case Way::shm_threads:
       return "shm_threads";
+    case Way::attach_threads:
+      return "attach_threads";
+    case Way::ring_threads:
+      return "ring_threads";
     case Way::shm_processes:
       return "shm_processes";
+    case Way::attach_processes:
+      return "attach_processes";
+    case Way::ring_processes:
+      return "ring_processes";
   }
   return "";
+}
+
+inline bool are_processes(Way way) { return way >= Way::shm_processes; }
+
+inline ShmWay shm_way_of(Way way) {
+  if (way == Way::attach_threads || way == Way::attach_processes) return ShmWay::attach;
+  if (way == Way::ring_threads || way == Way::ring_processes) return ShmWay::ring;
+  return ShmWay::automatic;
+}
+
+// What facts say of shareable memory, and of any memory where the way is forced.
+inline std::string way_in_facts(Way way) {
+  if (way == Way::inproc_threads) return "pointer";
+  const ShmWay forced = shm_way_of(way);
+  return std::string(crossmesh::name_of(forced == ShmWay::automatic ? ShmWay::memfd : forced));
+}
+
+// Why a way cannot be tested on this machine; empty when it can.
+inline std::string why_not_here(Way way) {
+  if (shm_way_of(way) != ShmWay::attach) return "";
+  std::uint64_t word = 7;
+  const std::string why =
+      detail::why_no_attach({::getpid(), {reinterpret_cast<std::uintptr_t>(&word), word}});
+  if (!why.empty() || !are_processes(way) || ::geteuid() == 0) return why;
+  return detail::must_allow_attach() ? "ptrace scope 1 lets one process attach, not several" : "";
 }
 
 inline constexpr std::chrono::seconds kPatience{30};
@@ -114,7 +163,10 @@ class Rank {
     if (way_ == Way::inproc_threads) {
       return make_inproc({.hub = &hub_, .session_name = session_name, .rank = rank});
     }
-    return make_shm({.session_name = session_name, .rank = rank});
+    return make_shm({.session_name = session_name,
+                     .rank = rank,
+                     .way = shm_way_of(way_),
+                     .ring_bytes = detail::kRingBytesMin});
   }
 
   // The side channel; it is no part of what is tested.
@@ -240,7 +292,7 @@ inline std::string run_threads(Way way, int count, const Body& body) {
   return all;
 }
 
-inline std::string run_processes(int count, const Body& body) {
+inline std::string run_processes(Way way, int count, const Body& body) {
   Lines lines = make_lines(count);
   std::array<int, 2> ends{};
   check(::pipe2(ends.data(), O_CLOEXEC) == 0, "pipe2");
@@ -253,7 +305,7 @@ inline std::string run_processes(int count, const Body& body) {
     const pid_t child = ::fork();
     if (child == 0) {
       InprocHub hub;
-      const std::string failure = run_rank(number, count, Way::shm_processes, lines, hub, body);
+      const std::string failure = run_rank(number, count, way, lines, hub, body);
       [[maybe_unused]] const ssize_t size = ::write(writer.get(), failure.data(), failure.size());
       ::_exit(failure.empty() ? 0 : 1);
     }
@@ -281,7 +333,7 @@ inline std::string run_processes(int count, const Body& body) {
 
 // Runs `body` once per rank. Returns what failed, or nothing.
 inline std::string run_ranks(Way way, int count, const Body& body) {
-  return way == Way::shm_processes ? run_processes(count, body) : run_threads(way, count, body);
+  return are_processes(way) ? run_processes(way, count, body) : run_threads(way, count, body);
 }
 
 // Shareable memory of one rank.

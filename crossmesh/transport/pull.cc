@@ -2,12 +2,9 @@
 #include "crossmesh/transport/pull.h"
 
 #include <algorithm>
-#include <chrono>
-#include <limits>
 #include <utility>
 
 #include "crossmesh/base/error.h"
-#include "crossmesh/memory/copy.h"
 #include "crossmesh/transport/detail/bounds.h"
 
 namespace crossmesh {
@@ -18,12 +15,11 @@ using detail::PeerState;
 using detail::Reach;
 using detail::Roster;
 using detail::Side;
+using detail::Turn;
 
 // Bytes that one peer gets before the next has its turn: enough for streaming copies to run at the
 // speed of memory, and a few milliseconds at most for a cancel to wait.
 constexpr std::int64_t kTurnBytes = std::int64_t{8} << 20;
-// An attempt as large as this does not stay in a cache.
-constexpr std::int64_t kStreamingBytes = std::int64_t{8} << 20;
 
 Error peer_error(ErrorCode code, std::string_view what, const Roster& roster, int peer) {
   return Error(code, std::string(what)).with("peer", peer).with("rank", roster.rank);
@@ -41,6 +37,7 @@ std::string_view name_of(Direction direction) {
 }
 
 Connection& require_open(Roster& roster, int peer, std::string_view verb) {
+  if (peer == roster.rank) return detail::own_connection(roster);
   const auto found = roster.connections.find(peer);
   if (found == roster.connections.end()) {
     throw peer_error(ErrorCode::invalid_argument,
@@ -88,11 +85,11 @@ void check_transfer(const Roster& roster, const detail::Enrolment& enrolment, co
     throw slot_error(ErrorCode::invalid_argument, "post: no such region", roster, batch, slot)
         .with("region", region);
   }
-  if (gives && !enrolment.is_shared(region)) {
+  if (gives && !enrolment.is_reachable(region)) {
     throw slot_error(ErrorCode::unsupported, "post: peers cannot reach private memory", roster,
                      batch, slot)
         .with("region", region)
-        .hint("enroll memory that a memfd holds");
+        .hint("enroll memory that a memfd holds, or allow another way");
   }
   const auto reach = detail::reach_of(transfer, gives ? Side::source : Side::target);
   if (!reach || reach->begin_bytes < 0 || reach->end_bytes > buffer->size_bytes) {
@@ -103,131 +100,6 @@ void check_transfer(const Roster& roster, const detail::Enrolment& enrolment, co
     if (!reach) throw std::move(error).with("reach", "more than 63 bits");
     throw std::move(error).with("begin", reach->begin_bytes).with("end", reach->end_bytes);
   }
-}
-
-// Where the transfer is read. Throws: mismatch.
-const std::byte* find_source(const Roster& roster, const Connection& connection,
-                             const Transfer& transfer) {
-  const auto memory = connection.memory.find(transfer.source_region);
-  const auto reach = detail::reach_of(transfer, Side::source);
-  const std::int64_t size_bytes = memory ? static_cast<std::int64_t>(memory->size()) : 0;
-  if (memory && reach && reach->begin_bytes >= 0 && reach->end_bytes <= size_bytes) {
-    return memory->data() + transfer.source_offset_bytes;
-  }
-  Error error = peer_error(ErrorCode::mismatch,
-                           memory ? "pull: the peer's region is smaller than a transfer says"
-                                  : "pull: the peer has no such region",
-                           roster, connection.peer)
-                    .with("attempt", connection.take.attempt())
-                    .with("slot", connection.take.done())
-                    .with("region", transfer.source_region);
-  if (memory) error.with("region_bytes", size_bytes);
-  if (memory && reach) error.with("begin", reach->begin_bytes).with("end", reach->end_bytes);
-  throw error;
-}
-
-// Moves one slice of the transfer that is next. Returns its bytes.
-std::int64_t pull_slice(const Roster& roster, const detail::Enrolment& enrolment,
-                        Connection& connection, std::int64_t slice_bytes) {
-  const Transfer& transfer = connection.take.at(connection.take.done());
-  const LoopNest& nest = transfer.nest;
-  const std::byte* source = find_source(roster, connection, transfer);
-  std::byte* target = enrolment.find(transfer.target_region)->data + transfer.target_offset_bytes;
-  if (!connection.cursor) {
-    const std::int64_t element_bytes =
-        std::max(nest.source_element_bytes, nest.target_element_bytes);
-    connection.cursor.emplace(Slices(nest, std::max(slice_bytes, element_bytes)));
-  }
-  detail::Cursor& cursor = *connection.cursor;
-  std::int64_t moved_bytes = 0;
-  if (cursor.next < cursor.slices.count()) {
-    const Slice slice = cursor.slices.at(cursor.next++);
-    source += slice.source_offset_bytes;
-    target += slice.target_offset_bytes;
-    if (transfer.source_dtype == transfer.target_dtype) {
-      const bool is_large = connection.take.bytes() >= kStreamingBytes;
-      copy(source, target, slice.nest, is_large ? StoreHint::streaming : StoreHint::automatic);
-    } else {
-      convert(source, target, slice.nest, transfer.source_dtype, transfer.target_dtype);
-    }
-    moved_bytes = element_count(slice.nest) * slice.nest.target_element_bytes;
-  }
-  if (cursor.next == cursor.slices.count()) connection.cursor.reset();
-  return moved_bytes;
-}
-
-// Says that the peer's memory is being read, for as long as it lives.
-class Pulling {
- public:
-  explicit Pulling(const Connection& connection) : connection_(connection) {
-    lane().target.pulling.store(attempt());
-  }
-  // A source that cancelled meanwhile waits for it.
-  ~Pulling() {
-    lane().target.pulling.store(0);
-    if (is_withdrawn()) ring(connection_);
-  }
-  Pulling(const Pulling&) = delete;
-  Pulling& operator=(const Pulling&) = delete;
-
-  // The source looks at `pulling` after it sets `withdrawn`, and here it is the other way round:
-  // one of the two sees the other.
-  bool is_withdrawn() const { return lane().source.withdrawn.load() >= attempt(); }
-
- private:
-  detail::Lane& lane() const { return detail::taking_lane(connection_); }
-  Attempt attempt() const { return connection_.take.attempt(); }
-
-  const Connection& connection_;
-};
-
-struct Turn {
-  bool did_something = false;
-  std::int64_t bytes = 0;
-};
-
-// How many slots of the attempt that this rank takes the peer has offered.
-std::int64_t offered_count(Roster& roster, Connection& connection) {
-  const std::uint64_t word = detail::taking_lane(connection).source.offered.load();
-  if (word != connection.seen_offered) {
-    // What the peer said before it offered has to be known before it is used.
-    hear(roster, connection);
-    if (connection.state != PeerState::open) return 0;
-    connection.seen_offered = word;
-  }
-  const detail::Tally tally = detail::unpack(word);
-  if (tally.attempt != connection.take.attempt()) return 0;
-  return std::min(tally.count, connection.take.posted());
-}
-
-Turn pull_turn(Roster& roster, const detail::Enrolment& enrolment, Connection& connection,
-               std::int64_t turn_bytes) {
-  Turn turn;
-  detail::Stream& take = connection.take;
-  if (connection.state != PeerState::open || take.is_idle()) return turn;
-  if (connection.refused_attempt == take.attempt()) return turn;
-  const std::int64_t offered = offered_count(roster, connection);
-  if (offered <= take.done() || connection.state != PeerState::open) return turn;
-  bool has_whole_batch = false;
-  {
-    const Pulling pulling(connection);
-    while (take.done() < offered && turn.bytes < turn_bytes && !pulling.is_withdrawn()) {
-      turn.did_something = true;
-      try {
-        turn.bytes += pull_slice(roster, enrolment, connection, turn_bytes);
-      } catch (const Error&) {
-        connection.refused_attempt = take.attempt();
-        throw;
-      }
-      if (connection.cursor) continue;
-      finish_streaming();
-      has_whole_batch |= take.finish(take.done() + 1);
-      detail::taking_lane(connection)
-          .target.acknowledged.store(detail::pack({take.attempt(), take.done()}));
-    }
-  }
-  if (has_whole_batch || (turn.did_something && take.done() == offered)) ring(connection);
-  return turn;
 }
 
 // Throws peer_lost for one peer that went and was not reported.
@@ -257,12 +129,48 @@ bool has_unreported(const Roster& roster) {
   return false;
 }
 
+// Throws: limit_exceeded.
+std::int64_t rounded_ring_bytes(std::int64_t bytes) {
+  if (bytes < detail::kRingBytesMin) {
+    throw Error(ErrorCode::limit_exceeded, "open: a ring is too small")
+        .with("ring_bytes", bytes)
+        .with("ring_bytes_min", detail::kRingBytesMin);
+  }
+  return bytes / detail::kRingBytesMin * detail::kRingBytesMin;
+}
+
+// The ways that were taken with the peer, joined by `+`.
+std::string ways_of(const Connection& connection) {
+  std::string ways;
+  for (const ShmWay way : kShmWays) {
+    if ((connection.traffic.ways >> static_cast<std::uint32_t>(way) & 1u) == 0) continue;
+    if (!ways.empty()) ways += '+';
+    ways += name_of(way);
+  }
+  return ways;
+}
+
+void offer(detail::Bench& bench, Connection& connection, std::span<const Transfer> transfers) {
+  for (const Transfer& transfer : transfers) {
+    const ShmWay way = detail::way_of(*bench.enrolment, connection, transfer.source_region);
+    if (way != ShmWay::automatic) detail::note_way(connection, way);
+    connection.packs |= way == ShmWay::ring;
+  }
+  detail::publish(connection);
+  // What fits is there at once, though this rank may be busy until it advances.
+  detail::pack_turn(bench, connection, bench.ring_bytes);
+}
+
 }  // namespace
 
 PullTransport::PullTransport(const PullOptions& options, std::unique_ptr<detail::Venue> venue)
-    : enrolment_(venue->shares_addresses()),
-      roster_(detail::open_roster(options.session_name, options.rank, std::move(venue))) {
+    : enrolment_(venue->shares_addresses(), options.way),
+      roster_(detail::open_roster({options.session_name, options.rank, options.way},
+                                  std::move(venue))) {
   roster_.enrolment = &enrolment_;
+  bench_.roster = &roster_;
+  bench_.enrolment = &enrolment_;
+  bench_.ring_bytes = rounded_ring_bytes(options.ring_bytes);
 }
 
 PullTransport::~PullTransport() {
@@ -338,7 +246,7 @@ Ticket PullTransport::post(const Batch& batch) {
     check_transfer(roster_, enrolment_, batch, slot++, transfer);
   }
   const std::int64_t first_slot = stream.append(batch.attempt, batch.transfers);
-  if (gives) detail::publish(connection);
+  if (gives) offer(bench_, connection, batch.transfers);
   return {batch.peer, batch.direction, batch.attempt, first_slot, count};
 }
 
@@ -349,6 +257,8 @@ bool PullTransport::advance(std::int64_t slice_bytes) {
   for (auto& [peer, connection] : roster_.connections) {
     if (connection.give.is_idle()) continue;
     did_something |= detail::refresh_give(connection);
+    const std::int64_t bytes = std::clamp<std::int64_t>(slice_bytes, 1, kTurnBytes);
+    did_something |= detail::pack_turn(bench_, connection, bytes).did_something;
   }
   // Everyone in turn, from the peer after the one that was served last, until there is nothing to
   // pull from any or the budget is spent.
@@ -358,7 +268,7 @@ bool PullTransport::advance(std::int64_t slice_bytes) {
        left > 0 && idle_count < roster_.connections.size(); ++next) {
     if (next == roster_.connections.end()) next = roster_.connections.begin();
     last_served_peer_ = next->first;
-    const Turn turn = pull_turn(roster_, enrolment_, next->second, std::min(left, kTurnBytes));
+    const Turn turn = detail::pull_turn(bench_, next->second, std::min(left, kTurnBytes));
     idle_count = turn.did_something ? 0 : idle_count + 1;
     did_something |= turn.did_something;
     left -= turn.bytes;
@@ -398,12 +308,34 @@ void PullTransport::cancel(Attempt attempt, Deadline deadline) {
   }
 }
 
+std::vector<int> PullTransport::peers() const {
+  std::vector<int> peers;
+  for (const auto& [peer, connection] : roster_.connections) {
+    if (!connection.is_own && connection.state == PeerState::open) peers.push_back(peer);
+  }
+  return peers;
+}
+
 LinkFacts PullTransport::facts(int peer) const {
-  if (!roster_.connections.contains(peer)) {
+  LinkFacts facts;
+  if (peer == roster_.rank) {
+    facts.way = "local";
+    return facts;
+  }
+  const auto found = roster_.connections.find(peer);
+  if (found == roster_.connections.end()) {
     throw peer_error(ErrorCode::invalid_argument, "facts: the peer is not connected", roster_,
                      peer);
   }
-  return {.way = std::string(roster_.venue->way()), .same_host = true, .bytes_per_second = 0};
+  const Connection& connection = found->second;
+  const detail::Traffic& traffic = connection.traffic;
+  facts.way = std::string(roster_.venue->way());
+  if (!roster_.venue->shares_addresses() && traffic.ways != 0) facts.way = ways_of(connection);
+  facts.why_not_attach = connection.why_not_attach;
+  if (traffic.pulled_seconds > 0) {
+    facts.bytes_per_second = static_cast<double>(traffic.pulled_bytes) / traffic.pulled_seconds;
+  }
+  return facts;
 }
 
 }  // namespace crossmesh

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The transport in which the target pulls: it reads the source's regions, where they are, straight
-// into its own, and says so in counters that both ends share. `inproc` and `shm` are this engine
-// in two venues.
+// into its own, and says so in counters that both ends share. What it cannot reach the source
+// packs into a ring. `inproc` and `shm` are this engine in two venues.
 #pragma once
 
 #include <memory>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "crossmesh/transport/detail/enrolment.h"
+#include "crossmesh/transport/detail/pull_turn.h"
 #include "crossmesh/transport/detail/roster.h"
 #include "crossmesh/transport/detail/venue.h"
 #include "crossmesh/transport/transport.h"
@@ -19,6 +20,8 @@ namespace crossmesh {
 struct PullOptions {
   std::string session_name;  // 32 lower-case hexadecimal digits
   int rank = 0;
+  ShmWay way = ShmWay::automatic;                   // to memory of another process
+  std::int64_t ring_bytes = std::int64_t{4} << 20;  // of the ring for one peer
 };
 
 class PullTransport final : public Transport {
@@ -43,11 +46,13 @@ class PullTransport final : public Transport {
   std::vector<int> wake_fds() const override;
   void cancel(Attempt attempt, Deadline deadline) override;
 
+  std::vector<int> peers() const override;
   LinkFacts facts(int peer) const override;
 
  private:
   detail::Enrolment enrolment_;
   detail::Roster roster_;
+  detail::Bench bench_;
   Attempt cancelled_attempt_ = 0;  // the highest
   int last_served_peer_ = -1;
 };

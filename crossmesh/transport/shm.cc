@@ -65,7 +65,8 @@ detail::ControlPagePtr page_in(Mapping mapping) {
 
 class ShmVenue final : public detail::Venue {
  public:
-  explicit ShmVenue(int rank) : address_(fresh_address(rank)) {
+  ShmVenue(int rank, ShmWay way)
+      : way_(way == ShmWay::automatic ? ShmWay::memfd : way), address_(fresh_address(rank)) {
     const SocketAddress own = socket_address(address_);
     listener_ = FileDescriptor(::socket(AF_UNIX, kSocketType, 0));
     const auto* value = reinterpret_cast<const sockaddr*>(&own.value);
@@ -76,7 +77,7 @@ class ShmVenue final : public detail::Venue {
   }
 
   std::string_view name() const override { return "shm"; }
-  std::string_view way() const override { return "memfd"; }
+  std::string_view way() const override { return name_of(way_); }
   bool shares_addresses() const override { return false; }
   std::string address() const override { return address_; }
   int listener_fd() const override { return listener_.get(); }
@@ -119,6 +120,7 @@ class ShmVenue final : public detail::Venue {
   }
 
  private:
+  ShmWay way_;
   std::string address_;
   FileDescriptor listener_;
 };
@@ -126,9 +128,11 @@ class ShmVenue final : public detail::Venue {
 }  // namespace
 
 std::unique_ptr<Transport> make_shm(const ShmOptions& options) {
-  return std::make_unique<PullTransport>(
-      PullOptions{.session_name = options.session_name, .rank = options.rank},
-      std::make_unique<ShmVenue>(options.rank));
+  return std::make_unique<PullTransport>(PullOptions{.session_name = options.session_name,
+                                                     .rank = options.rank,
+                                                     .way = options.way,
+                                                     .ring_bytes = options.ring_bytes},
+                                         std::make_unique<ShmVenue>(options.rank, options.way));
 }
 
 }  // namespace crossmesh

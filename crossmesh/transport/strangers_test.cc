@@ -19,6 +19,7 @@
 namespace crossmesh::conformance {
 namespace {
 
+using detail::Access;
 using detail::Hello;
 using detail::Message;
 using detail::MessageKind;
@@ -34,10 +35,14 @@ const std::string kOtherSession(32, 'f');
 class Duo : public testing::TestWithParam<Way> {
  protected:
   std::unique_ptr<Transport> make(int rank, const std::string& session_name = kSession) {
-    if (GetParam() == Way::shm_threads) {
-      return make_shm({.session_name = session_name, .rank = rank});
+    if (GetParam() == Way::inproc_threads) {
+      return make_inproc({.hub = &hub_, .session_name = session_name, .rank = rank});
     }
-    return make_inproc({.hub = &hub_, .session_name = session_name, .rank = rank});
+    return make_shm({.session_name = session_name, .rank = rank, .way = shm_way_of(GetParam())});
+  }
+  void SetUp() override {
+    const std::string why = why_not_here(GetParam());
+    if (!why.empty()) GTEST_SKIP() << why;
   }
   // Requires: low's rank is smaller than high's.
   static void connect(Transport& low, int low_rank, Transport& high, int high_rank) {
@@ -63,7 +68,7 @@ class Duo : public testing::TestWithParam<Way> {
   std::unique_ptr<Transport> taker;
 };
 
-INSTANTIATE_TEST_SUITE_P(Ways, Duo, testing::Values(Way::inproc_threads, Way::shm_threads),
+INSTANTIATE_TEST_SUITE_P(Ways, Duo, testing::ValuesIn(kThreadWays),
                          [](const auto& way) { return name_of(way.param); });
 
 void settle(Transport& transport) {
@@ -117,8 +122,7 @@ TEST_P(Duo, connect_names_the_peer_that_does_not_come) {
             "timed_out: connect: the peer did not dial\n  peer  5\n  rank  3");
   EXPECT_EQ(error_of([&] { rank->connect(1, silent->address(), at_once()); }),
             "timed_out: connect: the peer does not answer\n  peer  1\n  rank  3");
-  EXPECT_EQ(error_of([&] { rank->connect(3, rank->address(), soon()); }),
-            "unsupported: connect: a rank does not connect to itself\n  peer  3\n  rank  3");
+  EXPECT_EQ(error_of([&] { rank->connect(3, rank->address(), soon()); }), "no error");
   EXPECT_EQ(error_of([&] { rank->connect(-1, "", soon()); }),
             "invalid_argument: connect: no such rank\n  peer  -1\n  rank  3");
 }
@@ -235,18 +239,16 @@ TEST_P(Duo, transfers_that_cannot_be_are_refused_and_nothing_is_posted) {
             "invalid_argument: progress: the peer is not connected\n  peer  2\n  rank  0");
 }
 
-TEST_P(Duo, private_memory_is_given_where_an_address_will_do) {
+TEST_P(Duo, private_memory_is_given_too) {
   open(8);
   std::array<std::byte, 16> own{};
+  own.fill(std::byte{3});
   const Region region = giver->enroll({.data = own.data(), .size_bytes = 16});
   const std::vector<Transfer> transfers = {contiguous({.source_region = region, .size_bytes = 8})};
-  EXPECT_EQ(error_of([&] {
-              giver->post({1, kGive, 1, transfers});
-            }),
-            GetParam() == Way::inproc_threads
-                ? "no error"
-                : "unsupported: post: peers cannot reach private memory\n  peer  1\n  rank  0\n"
-                  "  attempt  1\n  slot  0\n  region  1\n  hint  enroll memory that a memfd holds");
+  giver->post({1, kGive, 1, transfers});
+  taker->post({0, kTake, 1, transfers});
+  settle(*taker);
+  EXPECT_EQ(target->bytes(), std::vector<unsigned char>(8, 3));
 }
 
 TEST_P(Duo, a_region_retires_once_its_own_transfers_are_done) {
@@ -382,8 +384,9 @@ FileDescriptor raw_socket(const std::string& address, int type) {
   return fd;
 }
 
-Hello valid_hello(int rank, int peer) {
+Hello valid_hello(int rank, int peer, ShmWay way = ShmWay::automatic) {
   Hello hello;
+  hello.way = way;
   hello.rank = rank;
   hello.peer = peer;
   std::copy_n(kSession.begin(), detail::kSessionNameSize, hello.session_name.begin());
@@ -396,11 +399,17 @@ Packet wait_for_packet(int socket) {
   return detail::receive_packet(socket);
 }
 
+void say_access(int socket, Access access) {
+  detail::send_value(socket, Message{.kind = MessageKind::access, .access = access});
+}
+
 // Rank 1, as a program that is not crossmesh plays it to rank 0.
 class Impostor {
  public:
-  explicit Impostor(Transport& victim) : socket(raw_socket(victim.address(), SOCK_SEQPACKET)) {
-    detail::send_value(socket.get(), valid_hello(1, 0));
+  explicit Impostor(Transport& victim, ShmWay way = ShmWay::automatic)
+      : socket(raw_socket(victim.address(), SOCK_SEQPACKET)) {
+    detail::send_value(socket.get(), valid_hello(1, 0, way));
+    say_access(socket.get(), Access::none);
     victim.connect(1, "", soon());
     const Packet answer = wait_for_packet(socket.get());
     mapping = map_shared(answer.fd.get(), sizeof(detail::ControlPage), MapAccess::read_write);
@@ -492,10 +501,10 @@ TEST(Strangers, a_peer_that_acknowledges_or_offers_too_much_gets_no_further_than
 }
 
 TEST(Strangers, a_region_that_leaves_its_file_ends_with_it) {
-  const auto rank = make_shm({.session_name = kSession, .rank = 0});
+  const auto rank = make_shm({.session_name = kSession, .rank = 0, .way = ShmWay::memfd});
   const Memory memory(100, 3);
   rank->enroll(memory.buffer());
-  const Impostor peer(*rank);
+  const Impostor peer(*rank, ShmWay::memfd);
   const Memory other(90, 7);
   detail::send_value(peer.socket.get(), Message{.kind = MessageKind::file, .file = 0},
                      other.shared.fd.get());
@@ -503,7 +512,8 @@ TEST(Strangers, a_region_that_leaves_its_file_ends_with_it) {
   region.offset_bytes = 10;
   region.size_bytes = std::int64_t{1} << 62;
   detail::send_value(peer.socket.get(), region);
-  // An address means nothing between processes, and neither does a file that was not passed.
+  // An address means nothing where files alone are mapped, and neither does a file that was not
+  // passed.
   region.region = 1;
   region.file = -1;
   region.address = 4096;
@@ -585,6 +595,7 @@ TEST(Strangers, noise_and_silence_keep_no_one_out) {
   // A guest that speaks late is served like any other.
   const int late = guests.back().get();
   detail::send_value(late, valid_hello(2, 0));
+  say_access(late, Access::none);
   low->connect(2, "", soon());
   const Packet welcome = wait_for_packet(late);
   EXPECT_EQ(detail::value_in<Hello>(welcome)->verdict, Verdict::welcome);
@@ -614,7 +625,7 @@ TEST(Strangers, an_answer_in_another_protocol_is_refused) {
   };
   Hello hello = valid_hello(0, 1);
   hello.verdict = Verdict::welcome;
-  hello.protocol = 2;
+  hello.protocol = 99;
   EXPECT_EQ(answer_with(hello),
             "mismatch: connect: the peer speaks another protocol version\n  peer  0\n  rank  1");
   hello.protocol = detail::kProtocol;
@@ -623,6 +634,29 @@ TEST(Strangers, an_answer_in_another_protocol_is_refused) {
   hello.magic = {};
   EXPECT_EQ(answer_with(hello),
             "mismatch: connect: no rank answers at this address\n  peer  0\n  rank  1");
+}
+
+TEST(Strangers, a_rank_that_moves_in_another_way_is_told_so_and_kept_out) {
+  const auto low = make_shm({.session_name = kSession, .rank = 0, .way = ShmWay::ring});
+  const auto high = make_shm({.session_name = kSession, .rank = 1, .way = ShmWay::attach});
+  EXPECT_EQ(error_while_serving(*low, [&] { high->connect(0, low->address(), soon()); }),
+            "invalid_argument: connect: the peer moves bytes in another way\n  peer  0\n"
+            "  rank  1\n  way  attach\n  peer_way  ring");
+  EXPECT_EQ(error_of([&] { low->connect(1, "", at_once()); }),
+            "timed_out: connect: the peer did not dial\n  peer  1\n  rank  0");
+}
+
+TEST(Strangers, a_peer_that_shows_no_word_is_not_attached_to) {
+  const auto rank = make_shm({.session_name = kSession, .rank = 0});
+  const Impostor peer(*rank);
+  EXPECT_EQ(rank->facts(1).why_not_attach, "the peer shows no word to read");
+  const auto strict = make_shm({.session_name = kSession, .rank = 0, .way = ShmWay::attach});
+  EXPECT_EQ(error_of([&] { Impostor(*strict, ShmWay::attach); }),
+            "unsupported: connect: this process cannot attach to the peer\n  peer  1\n  rank  0\n"
+            "  why  the peer shows no word to read\n  hint  another way than attach");
+  // It is not connected, and may try again.
+  EXPECT_EQ(error_of([&] { strict->disconnect(1); }),
+            "invalid_argument: disconnect: the peer is not connected\n  peer  1\n  rank  0");
 }
 
 TEST(Strangers, addresses_that_are_none_are_refused) {

@@ -75,9 +75,12 @@ struct Progress {
 
 // What the scheduler may know of the way to a peer.
 struct LinkFacts {
-  std::string way;  // `memfd`, `pointer`, ...
+  // `memfd`, `attach` and `ring`, or several of them joined by `+`, as transfers were posted and
+  // pulled; the venue's usual way before that. `pointer` in one process, `local` in one rank.
+  std::string way;
   bool same_host = true;
-  double bytes_per_second = 0;  // 0 where it was not measured
+  double bytes_per_second = 0;  // that this rank pulled at; 0 where it was not measured
+  std::string why_not_attach;   // to the peer's memory; empty where it was not tried or works
 };
 
 class Transport {
@@ -102,9 +105,11 @@ class Transport {
 
   // Both ends call it, for their peers in any order. Blocks until the peer has shown its session
   // and rank, at most to `deadline`. The larger rank dials; the smaller makes no use of `address`.
-  // A peer that was lost, or has left, may connect again.
-  // Throws: timed_out, peer_lost, invalid_argument (another session, another user, connected
-  // already), mismatch (another protocol), unsupported (the rank itself), each naming the peer.
+  // A peer that was lost, or has left, may connect again. To itself a rank is always connected: the
+  // call does nothing, and what it gives itself is a local copy, posted in both directions.
+  // Throws: timed_out, peer_lost, invalid_argument (another session, another user, another way,
+  // connected already), mismatch (another protocol), unsupported (no attaching where it was asked
+  // for), each naming the peer.
   virtual void connect(int peer, const std::string& address, Deadline deadline) = 0;
 
   // Takes leave: the peer loses nothing but unfinished transfers, and no longer reads. Tickets with
@@ -121,7 +126,8 @@ class Transport {
   // or lost. Does not wait. Requests of every peer are served in turn.
   // Throws: peer_lost (naming the peer) once per lost peer, or per peer that took leave with
   // transfers unfinished; mismatch when a peer's region is smaller than a transfer says, once: the
-  // attempt's transfers from that peer stay unfinished. The others go on at the next call.
+  // attempt's transfers from that peer stay unfinished, as they do after io_failed when the system
+  // does not read the peer's memory. The others go on at the next call.
   virtual bool advance(std::int64_t slice_bytes) = 0;
 
   // As the last advance saw it. Transfers of one peer, direction and attempt are done in the order
@@ -138,6 +144,9 @@ class Transport {
   virtual void cancel(Attempt attempt, Deadline deadline) = 0;
 
   // -- Facts ---------------------------------------------------------------------------------
+  // Who is connected and has not gone, this rank aside, in order.
+  virtual std::vector<int> peers() const = 0;
+
   virtual LinkFacts facts(int peer) const = 0;
 };
 

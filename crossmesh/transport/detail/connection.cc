@@ -33,6 +33,12 @@ bool apply(Connection& connection, const Message& message, FileDescriptor fd) {
     case MessageKind::forget:
       memory.remove_file(message.file);
       return true;
+    case MessageKind::access:
+      connection.gives = message.access;
+      return true;
+    case MessageKind::ring:
+      connection.ring_reader = open_ring(fd.get(), message.size_bytes);
+      return connection.ring_reader.has_value();
     case MessageKind::bye:
       connection.state = PeerState::left;
       return true;
@@ -43,7 +49,7 @@ bool apply(Connection& connection, const Message& message, FileDescriptor fd) {
 }  // namespace
 
 void ring(const Connection& connection) {
-  if (connection.state != PeerState::open) return;
+  if (connection.state != PeerState::open || connection.is_own) return;
   Bell& bell = connection.page->bells[static_cast<std::size_t>(1 - connection.own_index)];
   if (bell.rung.exchange(1) != 0) return;
   // A full socket wakes the peer by what is in it.
@@ -108,6 +114,8 @@ void close_connection(Connection& connection, PeerState state) {
   connection.give.stop(kAll);
   stop_taking(connection, kAll);
   connection.memory.clear();
+  connection.ring_writer.reset();
+  connection.ring_reader.reset();
   connection.outbox.clear();
   connection.socket = FileDescriptor();
   connection.state = state;

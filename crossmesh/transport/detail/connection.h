@@ -6,13 +6,16 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "crossmesh/memory/arena.h"
 #include "crossmesh/memory/slice.h"
+#include "crossmesh/transport/detail/attach.h"
 #include "crossmesh/transport/detail/control_page.h"
 #include "crossmesh/transport/detail/enrolment.h"
 #include "crossmesh/transport/detail/peer_memory.h"
+#include "crossmesh/transport/detail/ring.h"
 #include "crossmesh/transport/detail/stream.h"
 #include "crossmesh/transport/detail/wire.h"
 
@@ -36,12 +39,28 @@ struct Cursor {
   std::int64_t next = 0;
 };
 
+// What went from or to a peer, and how.
+struct Traffic {
+  std::uint32_t ways = 0;  // bit i: ShmWay i
+  std::int64_t pulled_bytes = 0;
+  double pulled_seconds = 0;
+};
+
 struct Connection {
   int peer = -1;
-  int own_index = 0;  // of this rank in the control page: 0 for the smaller rank
+  int own_index = 0;    // of this rank in the control page: 0 for the smaller rank
+  bool is_own = false;  // the peer is this rank: no socket, and both directions share a lane
   FileDescriptor socket;
   ControlPagePtr page;
   PeerMemory memory;
+  Attachment attachment;
+  Access takes = Access::none;     // private memory of the peer
+  Access gives = Access::unknown;  // private memory of this rank
+  std::string why_not_attach;      // to the peer
+  bool packs = false;              // some of what was posted to give goes through a ring
+  std::optional<RingWriter> ring_writer;
+  std::optional<RingReader> ring_reader;
+  Traffic traffic;
   std::deque<Unsent> outbox;
   Stream give;
   Stream take;
@@ -57,7 +76,11 @@ inline Lane& giving_lane(const Connection& c) {
   return c.page->lanes[static_cast<std::size_t>(c.own_index)];
 }
 inline Lane& taking_lane(const Connection& c) {
-  return c.page->lanes[static_cast<std::size_t>(1 - c.own_index)];
+  return c.page->lanes[static_cast<std::size_t>(c.is_own ? c.own_index : 1 - c.own_index)];
+}
+
+inline void note_way(Connection& c, ShmWay way) {
+  c.traffic.ways |= 1u << static_cast<std::uint32_t>(way);
 }
 
 // Makes the peer's wake descriptor readable.

@@ -14,14 +14,17 @@ namespace crossmesh::detail {
 
 // What the source of one direction writes.
 struct alignas(64) SourceSide {
-  std::atomic<std::uint64_t> offered{0};    // tally of transfers posted
-  std::atomic<std::uint64_t> withdrawn{0};  // the highest attempt that may not be read
+  std::atomic<std::uint64_t> offered{0};     // tally of transfers posted
+  std::atomic<std::uint64_t> withdrawn{0};   // the highest attempt that may not be read
+  std::atomic<std::uint64_t> packed{0};      // tally of chunks that lie in the ring or did
+  std::atomic<std::uint64_t> is_starved{0};  // 1 while there is more to pack than room
 };
 
 // What the target of one direction writes.
 struct alignas(64) TargetSide {
   std::atomic<std::uint64_t> acknowledged{0};  // tally of transfers whose bytes are in place
   std::atomic<std::uint64_t> pulling{0};       // the attempt that is read right now, or 0
+  std::atomic<std::uint64_t> unpacked{0};      // tally of chunks whose room is free again
 };
 
 struct Lane {

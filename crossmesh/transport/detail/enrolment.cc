@@ -54,7 +54,9 @@ Region Enrolment::add(const Buffer& buffer) {
         .with("size_bytes", buffer.size_bytes);
   }
   int file = -1;
-  if (!shares_addresses_ && buffer.shareable_fd >= 0) {
+  const bool maps_files =
+      !shares_addresses_ && (way_ == ShmWay::automatic || way_ == ShmWay::memfd);
+  if (maps_files && buffer.shareable_fd >= 0) {
     const struct stat status = status_of(buffer);
     for (std::size_t i = 0; i < files_.size(); ++i) {
       const OwnFile& known = files_[i];
@@ -75,13 +77,13 @@ Region Enrolment::add(const Buffer& buffer) {
     ++files_[static_cast<std::size_t>(file)].use_count;
   }
   regions_.push_back({buffer, file, true});
-  if (is_shared(region)) news_.push_back(about_region(region, buffer, file));
+  if (is_reachable(region)) news_.push_back(about_region(region, buffer, file));
   return region;
 }
 
 void Enrolment::remove(Region region) {
   OwnRegion& own = regions_[static_cast<std::size_t>(region)];
-  if (is_shared(region)) news_.push_back({{.kind = MessageKind::retire, .region = region}});
+  if (is_reachable(region)) news_.push_back({{.kind = MessageKind::retire, .region = region}});
   own.is_live = false;
   if (own.file < 0) return;
   OwnFile& file = files_[static_cast<std::size_t>(own.file)];
@@ -96,8 +98,12 @@ const Buffer* Enrolment::find(Region region) const {
   return own.is_live ? &own.buffer : nullptr;
 }
 
-bool Enrolment::is_shared(Region region) const {
-  return shares_addresses_ || regions_[static_cast<std::size_t>(region)].file >= 0;
+bool Enrolment::is_reachable(Region region) const {
+  return shares_addresses_ || way_ != ShmWay::memfd || is_mapped(region);
+}
+
+bool Enrolment::is_mapped(Region region) const {
+  return regions_[static_cast<std::size_t>(region)].file >= 0;
 }
 
 std::vector<Announcement> Enrolment::take_news() { return std::exchange(news_, {}); }
@@ -110,7 +116,7 @@ std::vector<Announcement> Enrolment::all() const {
   }
   for (std::size_t i = 0; i < regions_.size(); ++i) {
     const auto region = static_cast<Region>(i);
-    if (!regions_[i].is_live || !is_shared(region)) continue;
+    if (!regions_[i].is_live || !is_reachable(region)) continue;
     announcements.push_back(about_region(region, regions_[i].buffer, regions_[i].file));
   }
   return announcements;

@@ -20,8 +20,8 @@ struct Announcement {
 
 class Enrolment {
  public:
-  // `shares_addresses`: peers read at the address that this rank uses.
-  explicit Enrolment(bool shares_addresses) : shares_addresses_(shares_addresses) {}
+  // `shares_addresses`: peers read at the address that this rank uses. `way`: how else.
+  Enrolment(bool shares_addresses, ShmWay way) : shares_addresses_(shares_addresses), way_(way) {}
 
   // Throws: invalid_argument when the buffer is empty or its file is none.
   Region add(const Buffer& buffer);
@@ -32,8 +32,12 @@ class Enrolment {
   // Null when there is no such region, or it was removed.
   const Buffer* find(Region region) const;
 
-  // Whether peers can read the region.
-  bool is_shared(Region region) const;
+  // Whether peers can take from the region.
+  bool is_reachable(Region region) const;
+
+  // Whether peers map the region's file.
+  // Requires: there was such a region.
+  bool is_mapped(Region region) const;
 
   // What a present peer was told no word of yet; asking takes it.
   std::vector<Announcement> take_news();
@@ -55,6 +59,7 @@ class Enrolment {
   };
 
   bool shares_addresses_;
+  ShmWay way_;
   std::vector<OwnFile> files_;
   std::vector<OwnRegion> regions_;
   std::vector<Announcement> news_;

@@ -58,7 +58,7 @@ void PeerMemory::remove_file(int file) { file_by_number_.erase(file); }
 
 void PeerMemory::add_region(Region region, PeerRegion where) {
   region_by_number_.erase(region);
-  if (where.file < 0 && !shares_addresses_) return;
+  if (where.file < 0 && addresses_ == Addresses::none) return;
   if (where.file >= 0) {
     const auto found = file_by_number_.find(where.file);
     if (found == file_by_number_.end()) return;
@@ -75,14 +75,15 @@ void PeerMemory::add_region(Region region, PeerRegion where) {
 
 void PeerMemory::remove_region(Region region) { region_by_number_.erase(region); }
 
-std::optional<std::span<const std::byte>> PeerMemory::find(Region region) const {
+std::optional<PeerBytes> PeerMemory::find(Region region) const {
   const auto found = region_by_number_.find(region);
   if (found == region_by_number_.end()) return std::nullopt;
   const PeerRegion& where = found->second;
-  const auto size = static_cast<std::size_t>(where.size_bytes);
-  if (where.file < 0) return std::span(where.address, size);
+  if (where.file < 0) {
+    return PeerBytes{where.address, where.size_bytes, addresses_ == Addresses::remote};
+  }
   const Mapping& mapping = file_by_number_.at(where.file).mapping;
-  return std::span<const std::byte>(mapping.data() + where.offset_bytes, size);
+  return PeerBytes{mapping.data() + where.offset_bytes, where.size_bytes, false};
 }
 
 void PeerMemory::clear() {

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The regions of one peer as this process reads them: mapped read-only from the peer's files, or
-// addresses of this process. Nothing here writes.
+// The regions of one peer as this process reads them: mapped read-only from the peer's files, at
+// addresses of this process, or at addresses of the peer's. Nothing here writes.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <span>
 
 #include "crossmesh/memory/arena.h"
 #include "crossmesh/transport/transport.h"
@@ -22,11 +21,24 @@ struct PeerRegion {
   const std::byte* address = nullptr;
 };
 
+// A region as it is found. Where `is_remote`, `address` is one of the peer's process.
+struct PeerBytes {
+  const std::byte* address = nullptr;
+  std::int64_t size_bytes = 0;
+  bool is_remote = false;
+};
+
+// Whose addresses a region without a file has.
+enum class Addresses {
+  none,    // such a region is not known
+  shared,  // the peer is in this process, and its addresses are taken at its word
+  remote,  // the peer's process
+};
+
 class PeerMemory {
  public:
   PeerMemory() = default;
-  // `shares_addresses`: the peer is in this process, and its addresses are taken at its word.
-  explicit PeerMemory(bool shares_addresses) : shares_addresses_(shares_addresses) {}
+  explicit PeerMemory(Addresses addresses) : addresses_(addresses) {}
 
   void add_file(int file, FileDescriptor fd);
   void remove_file(int file);
@@ -38,7 +50,7 @@ class PeerMemory {
   void remove_region(Region region);
 
   // Nothing when the peer has no such region.
-  std::optional<std::span<const std::byte>> find(Region region) const;
+  std::optional<PeerBytes> find(Region region) const;
 
   // Unmaps everything.
   void clear();
@@ -49,7 +61,7 @@ class PeerMemory {
     Mapping mapping;
   };
 
-  bool shares_addresses_ = false;
+  Addresses addresses_ = Addresses::none;
   std::map<int, PeerFile> file_by_number_;
   std::map<Region, PeerRegion> region_by_number_;
 };

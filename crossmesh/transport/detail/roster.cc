@@ -3,6 +3,7 @@
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -49,34 +50,56 @@ void unwatch(const Roster& roster, int fd) {
   ::epoll_ctl(roster.poller.get(), EPOLL_CTL_DEL, fd, nullptr);
 }
 
+std::string_view session_name(const Roster& roster) { return roster.options.session_name; }
+
 Hello own_hello(const Roster& roster, int peer, Verdict verdict) {
   Hello hello;
   hello.verdict = verdict;
+  hello.way = roster.options.way;
+  // Memory that was forked is told apart: its word is that of the other process, or none.
+  *roster.word = roster.nonce ^ static_cast<std::uint64_t>(::getpid());
+  hello.token = {reinterpret_cast<std::uintptr_t>(roster.word.get()), *roster.word};
   hello.rank = roster.rank;
   hello.peer = peer;
-  std::copy_n(roster.session_name.begin(), kSessionNameSize, hello.session_name.begin());
+  std::copy_n(session_name(roster).begin(), kSessionNameSize, hello.session_name.begin());
   return hello;
 }
 
 bool is_own_session(const Roster& roster, const Hello& hello) {
   return std::equal(hello.session_name.begin(), hello.session_name.end(),
-                    roster.session_name.begin());
+                    session_name(roster).begin());
 }
 
-void tell(Roster& roster, Connection& connection, const std::vector<Announcement>& news) {
-  announce(connection, news);
-  if (!connection.outbox.empty()) watch(roster, connection.socket.get(), false, true);
+// Lets the process at the other end attach to this one, if the way is attach or may be.
+void allow_peer(Roster& roster, int socket) {
+  const ShmWay way = roster.options.way;
+  if (roster.venue->shares_addresses() || way == ShmWay::memfd || way == ShmWay::ring) return;
+  // A second process would take the place of the first, which may be reading.
+  const pid_t process = process_behind(socket);
+  if (roster.allowed != 0 || process == ::getpid() || !must_allow_attach()) return;
+  roster.allowed = process;
+  allow_attach(roster.allowed);
 }
 
-// Requires: the socket is watched.
-Connection make_connection(Roster& roster, int peer, FileDescriptor socket, ControlPagePtr page) {
+// A connection to a process that said who it is, of which no one was told anything.
+Connection assess(const Roster& roster, const FileDescriptor& socket, const Hello& hello) {
   Connection connection;
-  connection.peer = peer;
-  connection.own_index = roster.rank < peer ? 0 : 1;
-  connection.socket = std::move(socket);
-  connection.page = std::move(page);
-  connection.memory = PeerMemory(roster.venue->shares_addresses());
-  tell(roster, connection, roster.enrolment->all());
+  connection.peer = hello.rank;
+  connection.own_index = roster.rank < hello.rank ? 0 : 1;
+  if (roster.venue->shares_addresses()) {
+    connection.memory = PeerMemory(Addresses::shared);
+    return connection;
+  }
+  const ShmWay way = roster.options.way;
+  connection.attachment = {process_behind(socket.get()), hello.token};
+  if (way == ShmWay::attach || way == ShmWay::automatic) {
+    connection.why_not_attach = why_no_attach(connection.attachment);
+    if (connection.why_not_attach.empty()) connection.takes = Access::attach;
+  }
+  const bool falls_back = way == ShmWay::automatic && connection.takes == Access::none;
+  if (way == ShmWay::ring || falls_back) connection.takes = Access::ring;
+  const bool takes = connection.takes != Access::none;
+  connection.memory = PeerMemory(takes ? Addresses::remote : Addresses::none);
   return connection;
 }
 
@@ -84,6 +107,7 @@ Verdict judge(const Roster& roster, const Hello& hello) {
   if (hello.protocol != kProtocol) return Verdict::other_protocol;
   if (!is_own_session(roster, hello)) return Verdict::other_session;
   const bool is_fit = hello.peer == roster.rank && hello.rank > roster.rank;
+  if (is_fit && hello.way != roster.options.way) return Verdict::other_way;
   return is_fit ? Verdict::welcome : Verdict::other_rank;
 }
 
@@ -105,15 +129,19 @@ bool greet(Roster& roster, FileDescriptor& guest) {
     guest = FileDescriptor();
     return true;
   }
+  allow_peer(roster, guest.get());
+  Connection connection = assess(roster, guest, *hello);
   PageOffer offer = roster.venue->offer_page();
   answer.page_token = offer.token;
+  answer.access = connection.takes;
   if (!send_value(guest.get(), answer, offer.fd.get())) {
     unwatch(roster, guest.get());
     guest = FileDescriptor();
     return true;
   }
-  Connection connection =
-      make_connection(roster, hello->rank, std::move(guest), std::move(offer.page));
+  connection.socket = std::move(guest);
+  connection.page = std::move(offer.page);
+  tell(roster, connection, roster.enrolment->all());
   // A peer that dials again has given up its earlier connection.
   const auto old = roster.arrivals.find(hello->rank);
   if (old != roster.arrivals.end()) {
@@ -146,6 +174,12 @@ Connection* find_by_socket(std::map<int, Connection>& connections, int socket) {
   return nullptr;
 }
 
+// Whether an arrival that has gone is to be told of; others may dial again.
+bool is_kept(const Roster& roster, const Connection& arrival) {
+  if (arrival.peer == roster.awaited && arrival.gives != Access::unknown) return true;
+  return roster.options.way == ShmWay::attach && arrival.takes != Access::attach;
+}
+
 void handle(Roster& roster, int fd, bool has_room) {
   if (fd == roster.venue->listener_fd()) return admit(roster);
   const auto guest = std::find_if(roster.guests.begin(), roster.guests.end(),
@@ -160,8 +194,7 @@ void handle(Roster& roster, int fd, bool has_room) {
   if (connection == nullptr) return;
   hear(roster, *connection);
   if (connection->state != PeerState::open) {
-    // Nobody asked for it yet; it may dial again.
-    if (is_arrival) roster.arrivals.erase(connection->peer);
+    if (is_arrival && !is_kept(roster, *connection)) roster.arrivals.erase(connection->peer);
     return;
   }
   if (has_room && flush(*connection)) {
@@ -198,6 +231,12 @@ void check_answer(const Roster& roster, int peer, const Hello& hello) {
   if (!is_own_session(roster, hello) || hello.verdict == Verdict::other_session) {
     refuse(ErrorCode::invalid_argument, "the peer belongs to another session");
   }
+  if (hello.rank == peer && hello.verdict == Verdict::other_way) {
+    throw connect_error(ErrorCode::invalid_argument, "the peer moves bytes in another way", roster,
+                        peer)
+        .with("way", name_of(roster.options.way))
+        .with("peer_way", name_of(hello.way));
+  }
   if (hello.rank != peer || hello.verdict != Verdict::welcome) {
     throw connect_error(ErrorCode::invalid_argument, "another rank answers at this address", roster,
                         peer)
@@ -211,6 +250,7 @@ Connection dial_and_greet(Roster& roster, int peer, const std::string& address, 
     throw connect_error(ErrorCode::invalid_argument, "the peer belongs to another user", roster,
                         peer);
   }
+  allow_peer(roster, socket.get());
   send_value(socket.get(), own_hello(roster, peer, Verdict::asking));
   watch(roster, socket.get(), true);
   Packet packet = receive_packet(socket.get());
@@ -223,20 +263,46 @@ Connection dial_and_greet(Roster& roster, int peer, const std::string& address, 
   if (packet.received == Received::end) {
     throw connect_error(ErrorCode::peer_lost, "the peer closed before it answered", roster, peer);
   }
-  check_answer(roster, peer, value_in<Hello>(packet).value_or(Hello{.magic = {}}));
-  ControlPagePtr page =
-      roster.venue->adopt_page(packet.fd.get(), value_in<Hello>(packet)->page_token);
-  if (page == nullptr) {
+  const Hello answer = value_in<Hello>(packet).value_or(Hello{.magic = {}});
+  check_answer(roster, peer, answer);
+  Connection connection = assess(roster, socket, answer);
+  connection.gives = answer.access;
+  connection.page = roster.venue->adopt_page(packet.fd.get(), answer.page_token);
+  if (connection.page == nullptr) {
     throw connect_error(ErrorCode::mismatch, "the peer offers no control page", roster, peer);
   }
-  return make_connection(roster, peer, std::move(socket), std::move(page));
+  connection.socket = std::move(socket);
+  tell(roster, connection, {{{.kind = MessageKind::access, .access = connection.takes}}});
+  tell(roster, connection, roster.enrolment->all());
+  return connection;
 }
 
 void await_arrival(Roster& roster, int peer, Deadline deadline) {
-  while (!roster.arrivals.contains(peer)) {
+  const auto has_come = [&] {
+    const auto found = roster.arrivals.find(peer);
+    return found != roster.arrivals.end() && found->second.gives != Access::unknown;
+  };
+  roster.awaited = peer;
+  while (!has_come()) {
     if (service(roster, deadline)) continue;
+    roster.awaited = -1;
     throw connect_error(ErrorCode::timed_out, "the peer did not dial", roster, peer);
   }
+  roster.awaited = -1;
+}
+
+// Where attaching was asked for and nothing else will do.
+void require_attach(Roster& roster, Connection& connection) {
+  if (roster.options.way != ShmWay::attach || connection.takes == Access::attach) return;
+  if (roster.venue->shares_addresses()) return;
+  const std::string why = connection.why_not_attach;
+  const int peer = connection.peer;
+  if (connection.state == PeerState::open) drop(roster, connection, PeerState::left);
+  roster.connections.erase(peer);
+  throw connect_error(ErrorCode::unsupported, "this process cannot attach to the peer", roster,
+                      peer)
+      .with("why", why)
+      .hint("another way than attach");
 }
 
 int milliseconds_until(Deadline deadline) {
@@ -247,17 +313,28 @@ int milliseconds_until(Deadline deadline) {
 
 }  // namespace
 
-Roster open_roster(std::string session_name, int rank, std::unique_ptr<Venue> venue) {
+void tell(Roster& roster, Connection& connection, const std::vector<Announcement>& announcements) {
+  announce(connection, announcements);
+  if (!connection.outbox.empty()) watch(roster, connection.socket.get(), false, true);
+}
+
+Roster open_roster(RosterOptions options, std::unique_ptr<Venue> venue) {
   const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
-  if (session_name.size() != kSessionNameSize ||
-      !std::all_of(session_name.begin(), session_name.end(), is_digit)) {
+  const std::string& name = options.session_name;
+  if (name.size() != kSessionNameSize || !std::all_of(name.begin(), name.end(), is_digit)) {
     throw Error(ErrorCode::invalid_argument, "open: a session's name is 32 hexadecimal digits")
-        .with("session_name", session_name);
+        .with("session_name", name);
   }
-  if (rank < 0) throw Error(ErrorCode::invalid_argument, "open: no such rank").with("rank", rank);
+  if (options.rank < 0) {
+    throw Error(ErrorCode::invalid_argument, "open: no such rank").with("rank", options.rank);
+  }
   Roster roster;
-  roster.session_name = std::move(session_name);
-  roster.rank = rank;
+  roster.rank = options.rank;
+  roster.options = std::move(options);
+  roster.word = std::make_unique<std::uint64_t>();
+  if (::getrandom(&roster.nonce, sizeof(roster.nonce), 0) != sizeof(roster.nonce)) {
+    throw io_failure("the system gives no random number");
+  }
   roster.venue = std::move(venue);
   roster.poller = FileDescriptor(::epoll_create1(EPOLL_CLOEXEC));
   roster.nudger = FileDescriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -271,7 +348,8 @@ Roster open_roster(std::string session_name, int rank, std::unique_ptr<Venue> ve
 
 void meet(Roster& roster, int peer, const std::string& address, Deadline deadline) {
   if (peer == roster.rank) {
-    throw connect_error(ErrorCode::unsupported, "a rank does not connect to itself", roster, peer);
+    own_connection(roster);
+    return;
   }
   if (peer < 0) throw connect_error(ErrorCode::invalid_argument, "no such rank", roster, peer);
   const auto known = roster.connections.find(peer);
@@ -290,6 +368,18 @@ void meet(Roster& roster, int peer, const std::string& address, Deadline deadlin
     await_arrival(roster, peer, deadline);
     roster.connections.insert(roster.arrivals.extract(peer));
   }
+  require_attach(roster, roster.connections.at(peer));
+}
+
+Connection& own_connection(Roster& roster) {
+  const auto [found, is_new] = roster.connections.try_emplace(roster.rank);
+  Connection& connection = found->second;
+  if (!is_new) return connection;
+  connection.peer = roster.rank;
+  connection.is_own = true;
+  connection.gives = Access::none;
+  connection.page = std::make_shared<ControlPage>();
+  return connection;
 }
 
 void quiesce(Roster& roster, Connection& connection) {
@@ -302,14 +392,16 @@ void quiesce(Roster& roster, Connection& connection) {
   }
 }
 
-void drop(const Roster& roster, Connection& connection, PeerState state) {
+void drop(Roster& roster, Connection& connection, PeerState state) {
   unwatch(roster, connection.socket.get());
+  if (connection.attachment.process == roster.allowed) roster.allowed = 0;
   close_connection(connection, state);
 }
 
 void tell_all(Roster& roster, const std::vector<Announcement>& announcements) {
   for (auto& [peer, connection] : roster.connections) {
-    if (connection.state == PeerState::open) tell(roster, connection, announcements);
+    if (connection.state != PeerState::open || connection.is_own) continue;
+    tell(roster, connection, announcements);
   }
   for (auto& [peer, connection] : roster.arrivals) tell(roster, connection, announcements);
 }
@@ -329,7 +421,7 @@ bool service(Roster& roster, Deadline deadline) {
 }
 
 void hear(Roster& roster, Connection& connection) {
-  if (read_messages(connection)) return;
+  if (connection.is_own || read_messages(connection)) return;
   const bool was_told = connection.state == PeerState::left;
   drop(roster, connection, was_told ? PeerState::left : PeerState::lost);
 }

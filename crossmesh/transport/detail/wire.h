@@ -4,7 +4,10 @@
 //
 //   connection = greeting { message }
 //   greeting   = hello (dialer)  hello + page (acceptor)
-//   message    = bell | file + descriptor | region | retire | forget | bye
+//   message    = bell | file + descriptor | region | retire | forget | access | ring + descriptor
+//              | bye
+//
+// The dialer's first message is `access`; the acceptor's access is in its hello.
 //
 // Each is one SOCK_SEQPACKET packet of fixed size, in the byte order of the host.
 #pragma once
@@ -20,15 +23,32 @@
 #include <type_traits>
 
 #include "crossmesh/memory/arena.h"
+#include "crossmesh/transport/detail/attach.h"
+#include "crossmesh/transport/way.h"
 
 namespace crossmesh::detail {
 
 inline constexpr std::array<char, 8> kMagic = {'x', 'm', 'e', 's', 'h', '-', 't', '1'};
-inline constexpr std::uint32_t kProtocol = 1;
+inline constexpr std::uint32_t kProtocol = 2;
 inline constexpr std::size_t kSessionNameSize = 32;
 
 // What an acceptor thinks of a dialer.
-enum class Verdict : std::uint32_t { asking, welcome, other_protocol, other_session, other_rank };
+enum class Verdict : std::uint32_t {
+  asking,
+  welcome,
+  other_protocol,
+  other_session,
+  other_rank,
+  other_way,
+};
+
+// How a rank takes its peer's private memory.
+enum class Access : std::uint32_t {
+  unknown,  // it did not say yet
+  none,     // not at all, or by an address of its own process
+  attach,
+  ring,
+};
 
 struct Hello {
   std::array<char, 8> magic = kMagic;
@@ -38,6 +58,9 @@ struct Hello {
   std::int32_t peer = -1;  // whom the sender believes to speak to
   std::array<char, kSessionNameSize> session_name{};
   std::uint64_t page_token = 0;  // names the control page where no descriptor does
+  Token token = {};              // the sender's memory is known by it
+  ShmWay way = ShmWay::automatic;
+  Access access = Access::unknown;  // of the acceptor, to the dialer's memory
 };
 
 enum class MessageKind : std::uint32_t {
@@ -46,6 +69,8 @@ enum class MessageKind : std::uint32_t {
   region,  // `region` lies at `offset_bytes` of `file`, or at `address`
   retire,  // `region` is gone
   forget,  // `file` is gone
+  access,  // how the sender takes private memory of the receiver
+  ring,    // where the sender packs for the receiver: `size_bytes` of its descriptor
   bye,     // the sender will close, on purpose
 };
 
@@ -53,7 +78,7 @@ struct Message {
   MessageKind kind = MessageKind::bell;
   std::int32_t region = -1;
   std::int32_t file = -1;
-  std::int32_t unused = 0;
+  Access access = Access::unknown;
   std::int64_t offset_bytes = 0;
   std::int64_t size_bytes = 0;
   std::uint64_t address = 0;
