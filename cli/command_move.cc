@@ -24,6 +24,7 @@ struct MoveCommand {
   MoveOptions options;
   std::string pause;
   std::string floor = "memcpy";
+  std::string way = std::string(name_of(ShmWay::automatic));
   bool no_floor = false;
   bool json = false;
   // Of a launched rank.
@@ -32,10 +33,21 @@ struct MoveCommand {
   int report_fd = -1;
 };
 
+std::vector<std::string> way_names() {
+  std::vector<std::string> names;
+  for (const ShmWay way : kShmWays) names.emplace_back(name_of(way));
+  return names;
+}
+
 void add_move_options(CLI::App& command, MoveCommand& move) {
   add_request_options(command, move.options.request);
   command.add_option("--transport", move.options.transport, "How bytes go on this host")
       ->check(CLI::IsMember({"shm", "inproc"}))
+      ->capture_default_str();
+  command
+      .add_option("--way", move.way,
+                  "How shm reaches a trainer's memory; attach and ring make that memory private")
+      ->check(CLI::IsMember(way_names()))
       ->capture_default_str();
   command.add_option("--iterations", move.options.iterations, "Updates to make, each checked")
       ->check(CLI::Range(1, 1'000'000))
@@ -70,6 +82,15 @@ void finish_options(MoveCommand& move) {
   move.options.floor = move.no_floor          ? FloorKind::none
                        : move.floor == "runs" ? FloorKind::runs
                                               : FloorKind::memcpy;
+  for (const ShmWay way : kShmWays) {
+    if (name_of(way) == move.way) move.options.way = way;
+  }
+  if (move.options.way != ShmWay::automatic && move.options.transport == "inproc") {
+    throw Error(ErrorCode::invalid_argument, "move: --way chooses between processes, not threads")
+        .with("transport", "inproc")
+        .with("way", move.way)
+        .hint("--transport shm");
+  }
   if (move.options.pause && move.options.transport == "inproc") {
     throw Error(ErrorCode::invalid_argument, "move: --pause stops processes, not threads")
         .with("transport", "inproc")
@@ -235,7 +256,7 @@ int run_launched_rank(MoveCommand& move) {
   const RankOutcome outcome = run_rank(
       options,
       [&] {
-        return make_shm({move.session, move.rank});
+        return make_shm({.session_name = move.session, .rank = move.rank, .way = move.options.way});
       },
       on_iteration);
   if (progress) progress->finish();

@@ -64,6 +64,7 @@ class RankProgram {
         model_(open_model(options.move.request.model)),
         source_(source_layout(model_, options.move.request)),
         target_(engine_layout(model_, options.move)),
+        transport_(transport.get()),
         session_(session_options(), std::move(transport)),
         on_iteration_(on_iteration) {
     checkpoint_of(model_);
@@ -80,12 +81,14 @@ class RankProgram {
   void iterate(int version);
   void check(int version);
   std::unique_ptr<Floor> make_floor();
+  nlohmann::json ways() const;
 
   const RankOptions& options_;
   Model model_;
   Layout source_;
   Layout target_;
-  int version_ = 0;  // of the update under way
+  int version_ = 0;       // of the update under way
+  Transport* transport_;  // the session owns it
   Session session_;
   std::function<void(int)> on_iteration_;
   std::optional<MoveTrainer> trainer_;
@@ -117,7 +120,7 @@ SessionOptions RankProgram::session_options() {
 
 void RankProgram::agree() {
   if (is_trainer()) {
-    trainer_.emplace(model_, source_, options_.rank);
+    trainer_.emplace(model_, source_, options_.rank, options_.move.way);
     session_.agree(source_, options_.move.request.schedule, trainer_->memory());
     return;
   }
@@ -171,6 +174,21 @@ std::unique_ptr<Floor> RankProgram::make_floor() {
   return std::make_unique<MemcpyFloor>(session_, options_.rank, trainer_count, needed);
 }
 
+// How this engine took from each of its trainers.
+nlohmann::json RankProgram::ways() const {
+  nlohmann::json ways = nlohmann::json::array();
+  for (const int peer : transport_->peers()) {
+    if (is_trainer()) break;
+    const LinkFacts facts = transport_->facts(peer);
+    ways.push_back({{"trainer", peer},
+                    {"engine", options_.rank},
+                    {"way", facts.way},
+                    {"bytes_per_second", facts.bytes_per_second},
+                    {"why_not_attach", facts.why_not_attach}});
+  }
+  return ways;
+}
+
 nlohmann::ordered_json RankProgram::run() {
   session_.join();
   agree();
@@ -179,6 +197,7 @@ nlohmann::ordered_json RankProgram::run() {
   nlohmann::json own;
   if (trainer_) own = {{"read", trainer_->bytes_read()}, {"held", trainer_->bytes_held()}};
   result_.add_sources(session_.exchange("sources", own));
+  result_.add_ways(session_.exchange("ways", ways()));
   session_.leave();
   return result_.to_json(options_.move, session_.schedule());
 }

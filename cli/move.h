@@ -15,6 +15,7 @@
 #include "crossmesh/session/session.h"
 #include "crossmesh/target/family.h"
 #include "crossmesh/transport/transport.h"
+#include "crossmesh/transport/way.h"
 
 namespace crossmesh::cli {
 
@@ -24,6 +25,7 @@ enum class FloorKind : std::uint8_t { none, memcpy, runs };
 struct MoveOptions {
   Request request;
   std::string transport = "shm";
+  ShmWay way = ShmWay::automatic;  // of shm; attach and ring are tried on private memory
   int iterations = 3;
   std::optional<Phase> pause;  // stop every rank there, in the last update
   FloorKind floor = FloorKind::memcpy;

@@ -49,6 +49,18 @@ void MoveResult::add_sources(const std::vector<nlohmann::json>& sources) {
   }
 }
 
+void MoveResult::add_ways(const std::vector<nlohmann::json>& ways_of_rank) {
+  for (const nlohmann::json& ways : ways_of_rank) {
+    for (const nlohmann::json& one : ways) {
+      ways_.push_back({{"trainer", one.at("trainer")},
+                       {"engine", one.at("engine")},
+                       {"way", one.at("way")},
+                       {"bytes_per_second", one.at("bytes_per_second")},
+                       {"why_not_attach", one.at("why_not_attach")}});
+    }
+  }
+}
+
 nlohmann::ordered_json MoveResult::to_json(const MoveOptions& options,
                                            const Schedule& schedule) const {
   const Totals sums = totals(schedule);
@@ -77,6 +89,7 @@ nlohmann::ordered_json MoveResult::to_json(const MoveOptions& options,
   json["staging_bytes_peak"] = staging_bytes_peak_;
   json["source_bytes_read"] = source_bytes_read_;
   json["source_bytes_held"] = source_bytes_held_;
+  json["ways"] = ways_;
   return json;
 }
 

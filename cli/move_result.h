@@ -25,6 +25,8 @@ class MoveResult {
   void add_floor(double seconds) { floor_seconds_.push_back(seconds); }
   // Each trainer's {read, held}.
   void add_sources(const std::vector<nlohmann::json>& sources);
+  // Of each rank, how it took from its peers.
+  void add_ways(const std::vector<nlohmann::json>& ways_of_rank);
 
   nlohmann::ordered_json to_json(const MoveOptions& options, const Schedule& schedule) const;
 
@@ -37,6 +39,7 @@ class MoveResult {
   std::int64_t parameters_wrong_ = 0;
   std::string first_fault_;
   std::int64_t staging_bytes_peak_ = 0;
+  nlohmann::ordered_json ways_ = nlohmann::ordered_json::array();
   std::vector<std::int64_t> source_bytes_read_;
   std::vector<std::int64_t> source_bytes_held_;
 };

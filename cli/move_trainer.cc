@@ -27,13 +27,18 @@ void for_each_run(const LoopNest& nest, const Visit& visit, int loop = 0, std::i
 
 }  // namespace
 
-MoveTrainer::MoveTrainer(const Model& model, const Layout& layout, int rank)
+MoveTrainer::MoveTrainer(const Model& model, const Layout& layout, int rank, ShmWay way)
     : model_(model), layout_(layout), rank_(rank) {
   const Placement placement = place_parameters(layout, rank);
   memory_.places = placement.places;
   bytes_held_ = placement.bytes_held;
   if (placement.bytes == 0) {
     memory_.buffers.push_back({});
+    return;
+  }
+  if (way == ShmWay::attach || way == ShmWay::ring) {
+    private_segment_ = reserve_private(placement.bytes);
+    memory_.buffers.push_back({private_segment_.data(), placement.bytes, -1, 0});
     return;
   }
   segment_ = reserve_shared("crossmesh-trainer", placement.bytes);

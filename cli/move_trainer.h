@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A trainer rank of `crossmesh move`: memory for its shards in one shareable segment, filled from
-// its own part of the checkpoint and from nothing else.
+// A trainer rank of `crossmesh move`: memory for its shards in one segment, shareable or private,
+// filled from its own part of the checkpoint and from nothing else.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,15 @@
 #include "cli/model.h"
 #include "crossmesh/memory/arena.h"
 #include "crossmesh/session/session.h"
+#include "crossmesh/transport/way.h"
 
 namespace crossmesh::cli {
 
 class MoveTrainer {
  public:
   // Requires: `model` and `layout` outlive it, and the model is a checkpoint.
-  MoveTrainer(const Model& model, const Layout& layout, int rank);
+  // `way` decides on the memory: it is private where the way is made for that.
+  MoveTrainer(const Model& model, const Layout& layout, int rank, ShmWay way);
 
   ParameterMemory memory() const { return memory_; }
 
@@ -34,6 +36,7 @@ class MoveTrainer {
   const Layout& layout_;
   int rank_;
   SharedMemory segment_;
+  Mapping private_segment_;
   ParameterMemory memory_;
   std::int64_t bytes_read_ = 0;
   std::int64_t bytes_held_ = 0;
