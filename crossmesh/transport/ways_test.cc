@@ -78,6 +78,7 @@ std::vector<Shape> shapes() {
   return {
       {"one long run", strided({{}, {}, {}, 300'000, 1, 1})},
       {"rows", strided({{100}, {6144}, {3072}, 3072, 1, 1})},
+      {"far rows", strided({{50}, {19'000}, {9000}, 9000, 1, 1})},
       {"rows apart on both sides", strided({{1500}, {600}, {520}, 512, 1, 1})},
       {"short runs", strided({{5000}, {96}, {48}, 48, 1, 1})},
       {"sparse bytes", strided({{3000}, {100}, {1}, 1, 1, 1})},

@@ -10,7 +10,7 @@
 namespace crossmesh::detail {
 
 // A stretch is read whole while it has at most this many bytes for each one that is wanted.
-inline constexpr std::int64_t kGatherFactor = 4;
+inline constexpr std::int64_t kGatherFactor = 8;
 
 // Offsets are in bytes: of the source from where the nest starts, of the buffer from its begin.
 struct Gather {

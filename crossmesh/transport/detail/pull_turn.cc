@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
+#include <limits>
 #include <optional>
 #include <system_error>
 
@@ -17,10 +19,16 @@ namespace {
 
 // An attempt as large as this does not stay in a cache.
 constexpr std::int64_t kStreamingBytes = std::int64_t{8} << 20;
-// Shorter runs of another process are read in stretches, through a buffer.
+// What the system takes to look up one more run of another process, in bytes that it would copy in
+// that time; and what the second copy of a byte takes, through the buffer, in quarters of the
+// first.
+constexpr std::int64_t kLookUpBytes = std::int64_t{8} << 10;
+constexpr std::int64_t kSecondCopyQuarters = 3;
+// Shorter runs are put in place by this process, even if the source has no gaps.
 constexpr std::int64_t kDirectRunBytes = 512;
-// What is read through the buffer at once: it stays in a cache.
-constexpr std::int64_t kGatherBytes = std::int64_t{256} << 10;
+// What is read through the buffer at once: more of it would leave the cache before it is put in
+// place.
+constexpr std::int64_t kGatherBytes = std::int64_t{1} << 20;
 
 Error pull_error(ErrorCode code, std::string_view what, const Bench& bench,
                  const Connection& connection, const Transfer& transfer) {
@@ -74,10 +82,17 @@ void copy_or_convert(const Piece& piece, const LoopNest& nest) {
        piece.is_large ? StoreHint::streaming : StoreHint::automatic);
 }
 
+// Whether runs are read straight into place, and not in stretches with the gaps between them.
 bool reads_direct(const Transfer& transfer) {
   const LoopNest& nest = transfer.nest;
-  return transfer.source_dtype == transfer.target_dtype &&
-         nest.run_count * nest.source_element_bytes >= kDirectRunBytes;
+  if (transfer.source_dtype != transfer.target_dtype) return false;
+  if (nest.counts.empty()) return true;
+  const std::int64_t run_bytes = nest.run_count * nest.source_element_bytes;
+  std::int64_t stride = std::numeric_limits<std::int64_t>::max();
+  for (const std::int64_t s : nest.source_strides) stride = std::min(stride, std::abs(s));
+  const std::int64_t gap_bytes = std::max<std::int64_t>(0, stride - run_bytes);
+  if (gap_bytes == 0) return run_bytes >= kDirectRunBytes;
+  return gap_bytes + run_bytes * kSecondCopyQuarters / 4 >= kLookUpBytes;
 }
 
 // Throws: io_failed. A peer that is gone is dropped; then false is returned.
@@ -108,7 +123,7 @@ bool read_slice(Bench& bench, Connection& connection, const Piece& piece, const 
   const Gather gather = gather_of(nest);
   if (bench.buffer.bytes() < gather.buffer_bytes) {
     bench.buffer = Mapping();
-    bench.buffer = reserve_private(std::max(gather.buffer_bytes, kGatherFactor * kGatherBytes));
+    bench.buffer = reserve_private(std::max(gather.buffer_bytes, 2 * kGatherBytes));
   }
   std::byte* buffer = bench.buffer.data();
   if (!is_read(read_runs(connection.attachment,
