@@ -23,7 +23,9 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = ROOT / "build" / "release" / "bin"
-LLAMA = ROOT / "tests" / "data" / "configs" / "llama-3.1-70b.json"
+CONFIGS = ROOT / "tests" / "data" / "configs"
+LLAMA = CONFIGS / "llama-3.1-70b.json"
+MIXTURE = CONFIGS / "qwen3-30b-a3b.json"
 PLAN_ROUNDS = 9
 MOVE_ROUNDS = 11
 
@@ -68,7 +70,53 @@ def plan_table() -> str:
             plan_row("Llama-3.1-70B", str(LLAMA), "fsdp=64", "replicas=4,tp=8", 0.1),
             plan_row("the same with 800 layers", deep, "fsdp=64", "replicas=4,tp=8", 0.15),
             plan_row("Llama-3.1-70B", str(LLAMA), "fsdp=256", "replicas=16,tp=8", 0.15),
+            plan_row("Qwen3-30B-A3B", str(MIXTURE), "fsdp=8", "replicas=2,tp=4", 0.2),
+            plan_row("DeepSeek-V3", str(CONFIGS / "deepseek-v3.json"), "fsdp=256",
+                     "replicas=16,tp=8", 1.0),
+            plan_row("Kimi-K2", str(CONFIGS / "kimi-k2.json"), "fsdp=256",
+                     "dp=16,tp=8,experts=linear", 1.0),
         ]
+    return "\n".join(rows)
+
+
+def part_table() -> str:
+    """What one rank takes to expand its own copies of the largest plan."""
+    rows = ["| part of Kimi-K2, `fsdp=256` → `dp=16,tp=8,experts=linear` | copies | peers "
+            "| median | bound | memory | bound |", "|---|---|---|---|---|---|---|"]
+    for part in ["engine:3", "trainer:5"]:
+        plans = [json.loads(run("taskset", "-c", "0", str(BIN / "crossmesh"), "plan",
+                                str(CONFIGS / "kimi-k2.json"), "--trainer", "fsdp=256",
+                                "--engine", "dp=16,tp=8,experts=linear", "--part", part, "--json"))
+                 for _ in range(PLAN_ROUNDS)]
+        seconds = statistics.median(p["part"]["seconds"] for p in plans)
+        memory = max(p["peak_rss_bytes"] for p in plans)
+        one = plans[0]["part"]
+        rows.append(f"| {one['side']} {one['rank']} | {one['copies']:,} | {one['peers']} "
+                    f"| {seconds * 1000:.0f} ms | 500 ms | {memory / 2**20:.0f} MiB | 512 MiB |")
+    return "\n".join(rows)
+
+
+def narrow_mixture(folder: str) -> str:
+    """Qwen3-30B-A3B at a sixteenth of its width: as many names, and runs from 48 bytes up."""
+    config = json.loads(MIXTURE.read_text())
+    for key in ["hidden_size", "intermediate_size", "moe_intermediate_size", "head_dim",
+                "vocab_size"]:
+        config[key] //= 16
+    path = Path(folder) / "config.json"
+    path.write_text(json.dumps(config))
+    run(str(BIN / "crossmesh"), "synth", str(Path(folder) / "narrow"), "--config", str(path))
+    return str(Path(folder) / "narrow")
+
+
+def runs_table() -> str:
+    rows = ["| move | update | plain loop over its runs | ratio to loop | bound | rate |",
+            "|---|---|---|---|---|---|"]
+    with tempfile.TemporaryDirectory() as folder:
+        result = move(narrow_mixture(folder), "--floor", "runs")
+    seconds, floor = result["seconds_median"], result["floor_seconds_median"]
+    rows.append(f"| Qwen3-30B-A3B at 1/16 of its width | {seconds * 1000:.1f} ms "
+                f"| {floor * 1000:.1f} ms | **{result['ratio_to_floor']:.2f}** | 0.70 "
+                f"| {result['bytes_needed'] / seconds / 1e9:.1f} GB/s |")
     return "\n".join(rows)
 
 
@@ -127,8 +175,11 @@ def main() -> None:
     moves = move_table(options.model)
     parts = [f"Machine: {machine()}. Command: `bench/figures.py --write`.",
              "### Planning, one core", plan_table(),
+             "### One rank's own part, one core", part_table(),
              f"### Moving Qwen3-0.6B over shm, medians of {MOVE_ROUNDS} rounds, all verified",
              moves,
+             f"### Many names and short runs, medians of {MOVE_ROUNDS} rounds, all verified",
+             runs_table(),
              "### Copy kernels", kernel_table()]
     text = "\n\n".join(parts)
     print(text)

@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -22,6 +23,7 @@ namespace {
 struct PlanOptions {
   Request request;
   std::string only;
+  std::string part;
 };
 
 class Stopwatch {
@@ -71,7 +73,10 @@ int run_plan(const PlanOptions& options, bool json) {
   const Schedule schedule = arrange(std::move(plan), options.request.schedule);
   seconds.arrange = watch.lap();
 
-  const PlanReport report = report_of(schedule, model, options.request, seconds);
+  std::optional<PartReport> part;
+  if (!options.part.empty()) part = part_of(schedule, options.part);
+  PlanReport report = report_of(schedule, model, options.request, seconds);
+  report.part = std::move(part);
   if (json) {
     print_json(json_of(report));
   } else {
@@ -91,6 +96,10 @@ void register_plan(CLI::App& app, Invocation& invocation) {
       ->add_option("--only", options->only,
                    "Show tensors that match, one by one, with every copy of theirs")
       ->type_name("GLOB");
+  command
+      ->add_option("--part", options->part,
+                   "Expand the copies of one rank too: engine:3, trainer:0")
+      ->type_name("SIDE:RANK");
   command->add_flag("--json", invocation.json, "Print JSON");
   command->callback([options, &invocation] {
     invocation.run = [options, json = invocation.json] { return run_plan(*options, json); };

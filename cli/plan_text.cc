@@ -228,7 +228,7 @@ std::string spread_text(const std::vector<std::int64_t>& bytes) {
 std::string totals_text(const PlanReport& report) {
   const Totals& totals = report.totals;
   const PlanSeconds& seconds = report.seconds;
-  return facts_text({
+  std::vector<std::pair<std::string, std::string>> facts{
       {"model", report.model},
       {"trainer", fmt::format("{}, {} ranks", report.trainer, report.trainer_ranks)},
       {"engine", fmt::format("{}, {} ranks, {} replica{}", report.engine, report.engine_ranks,
@@ -248,7 +248,9 @@ std::string totals_text(const PlanReport& report) {
                            seconds_text(seconds.total()), seconds_text(seconds.catalog),
                            seconds_text(seconds.layout), seconds_text(seconds.compile),
                            seconds_text(seconds.arrange))},
-  });
+  };
+  if (report.part) facts.emplace_back("part", text_of(*report.part));
+  return facts_text(facts);
 }
 
 }  // namespace
@@ -303,6 +305,7 @@ nlohmann::ordered_json json_of(const PlanReport& report) {
           {"egress_bytes", report.totals.egress_bytes},
           {"ingress_bytes", report.totals.ingress_bytes},
           {"unused", std::move(unused)},
+          {"part", report.part ? json_of(*report.part) : nlohmann::ordered_json()},
           {"fingerprint", to_string(report.fingerprint)},
           {"seconds",
            {{"catalog", seconds.catalog},

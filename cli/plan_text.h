@@ -5,10 +5,12 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "cli/model.h"
+#include "cli/plan_part.h"
 #include "cli/request.h"
 #include "crossmesh/schedule/schedule.h"
 
@@ -39,6 +41,7 @@ struct PlanReport {
   std::vector<Unused> unused;
   Fingerprint fingerprint;  // of the schedule
   PlanSeconds seconds;
+  std::optional<PartReport> part;
   std::int64_t peak_rss_bytes = 0;
 };
 

@@ -351,7 +351,30 @@ class Plan(Commands):
             "egress_bytes": [(whole + norms) // 2] * 2,
             "ingress_bytes": [cut // 2 + norms + vocabulary, cut // 2 + norms],
             "unused": [],
+            "part": None,
         })
+
+    def test_the_part_of_one_rank(self) -> None:
+        self.write_model()
+        whole = self.json_of("plan", "model", *PLAN)
+        for side, key in [("trainer", "egress_bytes"), ("engine", "ingress_bytes")]:
+            parts = [self.json_of("plan", "model", *PLAN, "--part", f"{side}:{rank}")["part"]
+                     for rank in range(2)]
+            self.assertEqual([part["bytes"] for part in parts], whole[key])
+            self.assertEqual(sum(part["copies"] for part in parts), whole["copies"])
+            for rank, part in enumerate(parts):
+                self.assertEqual((part["side"], part["rank"], part["peers"]), (side, rank, 2))
+                self.assertGreater(part["seconds"], 0)
+        self.assertRegex(self.run_binary("plan", "model", *PLAN, "--part", "engine:1")[1],
+                         r"\npart +engine 1: \d+ copies, .*, 2 peers, expanded in ")
+        self.assert_refused("invalid_argument",
+                            "plan: the side has fewer ranks\n  part  engine:2\n  ranks  2",
+                            "plan", "model", *PLAN, "--part", "engine:2")
+        for part in ["engine", "engine:", "engine:-1", "engine:1x", "replica:0", ":"]:
+            self.assert_refused("invalid_argument",
+                                f"plan: this is no rank of a side\n  part  {part}\n"
+                                "  hint  trainer:0 or engine:3",
+                                "plan", "model", *PLAN, "--part", part)
 
     def test_a_mixture_of_experts_is_planned_from_its_config(self) -> None:
         for name, trainer, engine, expected in [
