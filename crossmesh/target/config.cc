@@ -100,15 +100,68 @@ void refuse_unknown_family(const std::string& model_type) {
       .with("known", fmt::format("{}", fmt::join(known, ", ")));
 }
 
-void refuse_quantised(const Json& config) {
-  for (const char* key : {"quantization_config", "compression_config"}) {
-    const Json* value = find(config, key);
-    if (value == nullptr) continue;
-    const Json* method = value->is_object() ? find(*value, "quant_method") : nullptr;
-    throw Error(ErrorCode::unsupported, "read config: quantised models are not served")
-        .with("key", key)
-        .with("method", method == nullptr ? "not given" : short_text(*method));
+Error refuse_quantised(std::string_view key, const Json& value) {
+  const Json* method = value.is_object() ? find(value, "quant_method") : nullptr;
+  return std::move(Error(ErrorCode::unsupported, "read config: the quantisation is not served")
+                       .with("key", key)
+                       .with("method", method == nullptr ? "not given" : short_text(*method)));
+}
+
+// Whether a module's name, numbers aside, is that of a linear weight of the family.
+bool names_linear(std::string_view module, const Family& family) {
+  std::string pattern;
+  for (std::size_t begin = 0; begin <= module.size();) {
+    const std::size_t end = std::min(module.find('.', begin), module.size());
+    const std::string_view word = module.substr(begin, end - begin);
+    const bool is_number = !word.empty() && word.find_first_not_of("0123456789") == word.npos;
+    const bool is_expert = is_number && pattern.ends_with(".experts.");
+    pattern += is_expert ? "{e}" : is_number ? "{}" : word;
+    pattern += '.';
+    begin = end + 1;
   }
+  return std::ranges::any_of(family.rules, [&](const Rule& rule) {
+    return is_linear(rule) && rule.tensor == pattern + "weight";
+  });
+}
+
+// Modules that are left as they are may only be some that are never quantised.
+void require_all_linear(const Json& quantisation, const Family& family) {
+  const char* key = "modules_to_not_convert";
+  const Json* modules = find(quantisation, key);
+  if (modules == nullptr) return;
+  if (!modules->is_array()) throw wrong_kind(key, *modules, "a list of names");
+  for (const Json& module : *modules) {
+    if (!names_linear(text_of(module, key), family)) continue;
+    throw Error(ErrorCode::unsupported, "read config: a linear weight is not quantised like others")
+        .with("key", key)
+        .with("module", short_text(module));
+  }
+}
+
+constexpr std::int64_t kScaleBlock = 128;
+
+void read_quantisation(const Json& config, ModelConfig& read) {
+  const char* other = "compression_config";
+  if (const Json* value = find(config, other)) throw refuse_quantised(other, *value);
+  const char* key = "quantization_config";
+  const Json* value = find(config, key);
+  if (value == nullptr) return;
+  const Json* method = value->is_object() ? find(*value, "quant_method") : nullptr;
+  if (method == nullptr || *method != "fp8" || read.experts == 0) {
+    throw refuse_quantised(key, *value).with("model_type", read.model_type);
+  }
+  const Json* block = find(*value, "weight_block_size");
+  if (block == nullptr || *block != Json::array({kScaleBlock, kScaleBlock})) {
+    throw refuse_quantised(key, *value)
+        .with("weight_block_size", block == nullptr ? "not given" : block->dump().substr(0, 60))
+        .with("known", Json::array({kScaleBlock, kScaleBlock}).dump());
+  }
+  const Json* format = find(*value, "fmt");
+  if (format != nullptr && *format != "e4m3") {
+    throw refuse_quantised(key, *value).with("fmt", short_text(*format));
+  }
+  require_all_linear(*value, family_of(read));
+  read.scale_block = kScaleBlock;
 }
 
 std::string architecture_in(const Json& config) {
@@ -268,7 +321,6 @@ ModelConfig parse_config(std::string_view json_text) {
   ModelConfig read;
   read.model_type = text_of(require(config, "model_type"), "model_type");
   refuse_unknown_family(read.model_type);
-  refuse_quantised(config);
   read.architecture = architecture_in(config);
   read.dtype = dtype_in(config);
   read.hidden = size_at(config, "hidden_size");
@@ -281,13 +333,14 @@ ModelConfig parse_config(std::string_view json_text) {
   read.mlp_bias = flag_at(config, "mlp_bias");
   if (read.model_type.starts_with("deepseek")) {
     read_deepseek(config, read);
-    return read;
+  } else {
+    read.kv_heads = size_or(config, "num_key_value_heads", read.heads);
+    read.head_size = head_size_in(config, read);
+    refuse_impossible_heads(read);
   }
-  read.kv_heads = size_or(config, "num_key_value_heads", read.heads);
-  read.head_size = head_size_in(config, read);
-  refuse_impossible_heads(read);
   if (read.model_type == "mixtral") read_mixtral(config, read);
   if (read.model_type == "qwen3_moe") read_qwen3_moe(config, read);
+  read_quantisation(config, read);
   return read;
 }
 

@@ -45,6 +45,10 @@ struct ModelConfig {
   std::int64_t rotary_head_size = 0;  // and the part that is rotated by them
   std::int64_t value_head_size = 0;
 
+  // Linear weights as float8 (e4m3), a scale for each square block of this many rows and columns;
+  // 0: not quantised.
+  std::int64_t scale_block = 0;
+
   bool is_sparse(std::int64_t layer) const {
     const auto index = static_cast<std::size_t>(layer);
     return index < sparse_layer.size() && sparse_layer[index];
@@ -65,7 +69,8 @@ inline constexpr std::int64_t kModelExpertsMax = std::int64_t{1} << 20;  // over
 //
 // Throws: corrupt_file: the text is not a config, or a key is missing or of the wrong kind;
 // unsupported: the model_type is not among families(), the architecture is not a causal language
-// model, the model is quantised, or its dtype is not a float that crossmesh converts;
+// model, its dtype is not a float that crossmesh converts, or the model is quantised in another way
+// than a mixture's linear weights, all of them, to float8 in blocks of 128 by 128;
 // mismatch: impossible numbers.
 ModelConfig parse_config(std::string_view json_text);
 

@@ -219,6 +219,49 @@ TEST(ParseConfig, a_mixture_that_is_not_whole_is_refused) {
   for (const Refusal& r : kRefusals) EXPECT_EQ(refusal_of(r.text), r.expected);
 }
 
+// A mixture that is accepted, quantised so.
+std::string quantised(const std::string& quantisation) {
+  return config_with(R"(, "model_type": "mixtral", "num_local_experts": 4,
+      "quantization_config": {)" +
+                     quantisation + "}");
+}
+
+TEST(ParseConfig, reads_a_mixture_of_float8_in_blocks) {
+  const std::string block = R"("quant_method": "fp8", "weight_block_size": [128, 128])";
+  EXPECT_EQ(
+      parse_config(config_with(R"(, "model_type": "mixtral", "num_local_experts": 4)")).scale_block,
+      0);
+  EXPECT_EQ(parse_config(quantised(block)).scale_block, 128);
+  EXPECT_EQ(parse_config(quantised(block + R"(, "fmt": "e4m3", "modules_to_not_convert":
+      ["lm_head", "model.layers.0.input_layernorm", "model.layers.1.block_sparse_moe.gate"])"))
+                .scale_block,
+            128);
+}
+
+TEST(ParseConfig, other_ways_to_quantise_are_refused) {
+  const std::string stem =
+      "unsupported: read config: the quantisation is not served\n  key  quantization_config\n";
+  const std::string block = R"("quant_method": "fp8", "weight_block_size": [128, 128])";
+  const Refusal kRefusals[] = {
+      {quantised(R"("quant_method": "gptq", "bits": 4)"),
+       stem + "  method  \"gptq\"\n  model_type  mixtral"},
+      {quantised(R"("quant_method": "fp8")"),
+       stem + "  method  \"fp8\"\n  weight_block_size  not given\n  known  [128,128]"},
+      {quantised(R"("quant_method": "fp8", "weight_block_size": [1, 128])"),
+       stem + "  method  \"fp8\"\n  weight_block_size  [1,128]\n  known  [128,128]"},
+      {quantised(block + R"(, "fmt": "e5m2")"), stem + "  method  \"fp8\"\n  fmt  \"e5m2\""},
+      {quantised(block + R"(, "modules_to_not_convert": ["model.layers.1.self_attn.o_proj"])"),
+       "unsupported: read config: a linear weight is not quantised like others\n"
+       "  key  modules_to_not_convert\n  module  \"model.layers.1.self_attn.o_proj\""},
+      {quantised(block + R"(, "modules_to_not_convert":
+           ["lm_head", "model.layers.1.block_sparse_moe.experts.3.w2"])"),
+       "unsupported: read config: a linear weight is not quantised like others\n"
+       "  key  modules_to_not_convert\n"
+       "  module  \"model.layers.1.block_sparse_moe.experts.3.w2\""},
+  };
+  for (const Refusal& r : kRefusals) EXPECT_EQ(refusal_of(r.text), r.expected);
+}
+
 TEST(ParseConfig, a_model_that_is_not_served_is_refused) {
   const Refusal kRefusals[] = {
       {config_with(R"(, "model_type": "mamba2")"),
@@ -226,13 +269,13 @@ TEST(ParseConfig, a_model_that_is_not_served_is_refused) {
        "  model_type  \"mamba2\"\n  known  llama, mistral, mixtral, qwen2, "
        "qwen3, qwen3_moe, deepseek_v2, deepseek_v3"},
       {config_with(R"(, "quantization_config": {"quant_method": "fp8"})"),
-       "unsupported: read config: quantised models are not served\n"
-       "  key  quantization_config\n  method  \"fp8\""},
+       "unsupported: read config: the quantisation is not served\n"
+       "  key  quantization_config\n  method  \"fp8\"\n  model_type  llama"},
       {config_with(R"(, "quantization_config": {})"),
-       "unsupported: read config: quantised models are not served\n"
-       "  key  quantization_config\n  method  not given"},
+       "unsupported: read config: the quantisation is not served\n"
+       "  key  quantization_config\n  method  not given\n  model_type  llama"},
       {config_with(R"(, "compression_config": {"quant_method": "compressed-tensors"})"),
-       "unsupported: read config: quantised models are not served\n"
+       "unsupported: read config: the quantisation is not served\n"
        "  key  compression_config\n  method  \"compressed-tensors\""},
       {config_with(R"(, "torch_dtype": "int8")"),
        "unsupported: read config: the dtype is not served\n"

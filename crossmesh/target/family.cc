@@ -175,18 +175,41 @@ std::vector<Rule> deepseek_rules() {
 }
 // clang-format on
 
+// Each linear weight is followed by the scales of its blocks, which fuse and stack as it does.
+std::vector<Rule> with_scales(const std::vector<Rule>& rules) {
+  std::vector<Rule> all;
+  for (const Rule& rule : rules) {
+    all.push_back(rule);
+    if (!is_linear(rule)) continue;
+    Rule scales = rule;
+    scales.tensor += "_scale_inv";
+    if (!rule.parameter.empty()) scales.parameter += "_scale_inv";
+    scales.holds_scales = true;
+    all.push_back(std::move(scales));
+  }
+  return all;
+}
+
 }  // namespace
+
+bool is_linear(const Rule& rule) {
+  const auto has = [&](Extent extent) {
+    return std::ranges::find(rule.shape, extent) != rule.shape.end();
+  };
+  return rule.shape.size() == 2 && !rule.holds_scales && rule.when != When::prediction &&
+         !has(Extent::vocab) && !has(Extent::experts);
+}
 
 std::span<const Family> families() {
   static const std::array<Family, 8> kFamilies = {{
       {"llama", llama_rules()},
       {"mistral", llama_rules()},
-      {"mixtral", mixtral_rules()},
+      {"mixtral", with_scales(mixtral_rules())},
       {"qwen2", qwen2_rules()},
       {"qwen3", qwen3_rules()},
-      {"qwen3_moe", qwen3_moe_rules()},
-      {"deepseek_v2", deepseek_rules()},
-      {"deepseek_v3", deepseek_rules()},
+      {"qwen3_moe", with_scales(qwen3_moe_rules())},
+      {"deepseek_v2", with_scales(deepseek_rules())},
+      {"deepseek_v3", with_scales(deepseek_rules())},
   }};
   return kFamilies;
 }
@@ -204,8 +227,9 @@ std::vector<TensorInfo> tensors_of(const Family& family, const ModelConfig& conf
   std::vector<TensorInfo> tensors;
   detail::for_each_rule(family, config, [&](const Rule& rule, const detail::Site& site) {
     if (!rule.shares.empty() || !rule.derived.empty()) return;
-    tensors.push_back(
-        {detail::name_at(rule.tensor, site), config.dtype, detail::shape_of(rule, config)});
+    tensors.push_back({detail::name_at(rule.tensor, site),
+                       detail::dtype_of(rule, config, config.dtype),
+                       detail::shape_of(rule, config)});
   });
   return tensors;
 }

@@ -69,16 +69,20 @@ enum class When : std::uint8_t {
 };
 
 struct Rule {
-  std::string_view tensor;     // name in the checkpoint; `{}` is the layer, `{e}` the expert
-  std::string_view parameter;  // name in the engine; rules with equal names fuse on dimension 0, in
-                               // table order; with `{e}` experts stack on a dimension before that.
-                               // Empty: the engine has no place for the tensor.
-  std::vector<Extent> shape;   // of the tensor
+  std::string tensor;         // name in the checkpoint; `{}` is the layer, `{e}` the expert
+  std::string parameter;      // name in the engine; rules with equal names fuse on dimension 0, in
+                              // table order; with `{e}` experts stack on a dimension before that.
+                              // Empty: the engine has no place for the tensor.
+  std::vector<Extent> shape;  // of the tensor
   Cut cut = Cut::replicate;
   When when = When::always;
   std::string_view shares = {};  // the parameter whose storage this one is; then it takes no tensor
   std::string_view derived = {};  // the engine computes the parameter, why; then there is no tensor
+  bool holds_scales = false;      // of the blocks of a quantised weight of this shape
 };
+
+// Whether a rule is of a linear layer's weight, which quantised checkpoints hold as float8.
+bool is_linear(const Rule& rule);
 
 struct Family {
   std::string_view model_type;
@@ -91,11 +95,12 @@ struct Family {
 std::span<const Family> families();
 const Family& family_of(const ModelConfig& config);  // Throws: unsupported
 
-// The tensors that a checkpoint of this config has, in checkpoint order, with dtype config.dtype.
+// The tensors that a checkpoint of this config has, in checkpoint order, with dtype config.dtype;
+// where it is quantised, linear weights as F8_E4M3 and the scales of their blocks as F32.
 std::vector<TensorInfo> tensors_of(const Family& family, const ModelConfig& config);
 
 struct EngineOptions {
-  std::optional<DType> parameter_dtype;  // config.dtype when not given
+  std::optional<DType> parameter_dtype;  // of what is not quantised; config.dtype when not given
 
   // Which expert each slot of an instance holds, slots of one rank side by side, as many on every
   // rank; an expert may have several. One row for all sparse layers, or a row for each. Not given:
@@ -120,7 +125,8 @@ struct EngineOptions {
 // Throws: invalid_argument: an axis that engines do not have, an unknown way to spread experts, or
 // slots that do not fit; mismatch naming the axis, the extent and both numbers where tp does not
 // divide heads, KV heads (or they it), the intermediate sizes or the padded vocabulary, or where
-// there are fewer layers than stages or fewer experts than ranks to spread them over.
+// there are fewer layers than stages or fewer experts than ranks to spread them over; unsupported
+// where tp, or what a parameter fuses, cuts inside a block of scales.
 // Source: fused and stacked parameters, KV replication, vocabulary padding, stages and expert
 // placement as vLLM 0.32 lays them.
 Layout lay_out(const Family& family, const ModelConfig& config, const Spec& engine,

@@ -95,7 +95,13 @@ class Engine {
     }
     if (!spreads_experts_) placements_ = {detail::place_together(config_.experts)};
     for (const Rule& rule : family_.rules) {
-      if (!rule.parameter.empty() && applies_anywhere(rule)) place(rule);
+      if (rule.parameter.empty() || !applies_anywhere(rule)) continue;
+      try {
+        place(rule);
+      } catch (Error& error) {
+        if (error.code() == ErrorCode::unsupported) error.with("tensor", rule.tensor);
+        throw;
+      }
     }
     for (PreparedParameter& parameter : parameters_) intern(parameter);
     for (PreparedRule& rule : rules_) intern(rule);
@@ -111,6 +117,8 @@ class Engine {
     }
     return false;
   }
+
+  DType dtype_of(const Rule& rule) const { return detail::dtype_of(rule, config_, dtype_); }
 
   // An expert that is not cut lies whole on the rank that has it.
   Slices slices_of(const Rule& rule) const {
@@ -144,11 +152,21 @@ class Engine {
                        0,
                        std::string(rule.derived)}};
     }
+    require_whole_blocks(rule, *at);
     at->shape[0] += slices.local_shape[0];
     assert(contiguous_strides(at->shape) == contiguous_strides(slices.local_shape));
     prepared_of_rule_[index_of(rule)] = static_cast<int>(rules_.size());
     rules_.push_back(
         {&rule, std::move(slices), static_cast<int>(at - parameters_.begin()), offset});
+  }
+
+  // The block of a fused tensor must not begin in the middle of one of its parameter.
+  void require_whole_blocks(const Rule& rule, const PreparedParameter& before) const {
+    const bool is_quantised = config_.scale_block > 0 && is_linear(rule);
+    if (!is_quantised || before.shape[0] % config_.scale_block == 0) return;
+    throw Error(ErrorCode::unsupported, "lay out: a fused weight begins inside a block of scales")
+        .with("row", before.shape[0])
+        .with("block", config_.scale_block);
   }
 
   static std::vector<Reserve> padding_of(const Slices& slices) {
@@ -185,15 +203,16 @@ class Engine {
       if (slots_min() < slots_max()) shapes.push_back(stacked(slots_min()));
       parameter.role_count = static_cast<int>(shapes.size());
     }
-    parameter.parameter_class =
-        interner_.parameter_class({dtype_, std::move(shapes), {}, std::move(parameter.reserves)});
+    parameter.parameter_class = interner_.parameter_class(
+        {dtype_of(*parameter.rule), std::move(shapes), {}, std::move(parameter.reserves)});
   }
 
   void intern(PreparedRule& prepared) {
     if (!prepared.rule->shares.empty() || !prepared.rule->derived.empty()) return;
     const Strides strides =
         contiguous_strides(parameters_[static_cast<std::size_t>(prepared.parameter)].shape);
-    LayoutClass geometry{Space::plain(detail::shape_of(*prepared.rule, config_)), dtype_, {}};
+    LayoutClass geometry{
+        Space::plain(detail::shape_of(*prepared.rule, config_)), dtype_of(*prepared.rule), {}};
     for (const Box& box : prepared.slices.box_of_role) {
       std::vector<Piece>& pieces = geometry.pieces_of_role.emplace_back();
       if (!is_empty(box)) pieces.push_back({box, {0, strides}});
@@ -273,7 +292,7 @@ class Engine {
       return;
     }
     layout_.tensors.push_back(
-        {detail::name_at(rule.tensor, site), dtype_, detail::shape_of(rule, config_)});
+        {detail::name_at(rule.tensor, site), dtype_of(rule), detail::shape_of(rule, config_)});
     add_instances(prepared_rule, site, parameter);
   }
 

@@ -260,6 +260,11 @@ void expect_each_element_once(const ModelConfig& config, const std::string& engi
   SCOPED_TRACE(config.model_type + " " + engine);
   const Layout layout = lay_out_config(config, engine);
   check(layout);
+  // Of a quantised model only the scales: its weights are large.
+  const auto counts = [&](std::string_view tensor) {
+    if (config.scale_block > 0) return tensor.ends_with("_scale_inv");
+    return tensor != "fill" && tensor != "derived";
+  };
   std::map<int, std::map<std::string_view, std::map<std::int64_t, int>>> copies_of_replica;
   for (int rank = 0; rank < layout.rank_count; ++rank) {
     const int replica = layout.replica_of_rank[static_cast<std::size_t>(rank)];
@@ -267,7 +272,7 @@ void expect_each_element_once(const ModelConfig& config, const std::string& engi
     for (const auto& [name, parameter] : image) {
       for (const Cell& cell : parameter.cells) {
         ASSERT_EQ(cell.writes, 1) << name;
-        if (cell.tensor == "fill" || cell.tensor == "derived") continue;
+        if (!counts(cell.tensor)) continue;
         // The names belong to the layout, which outlives the image.
         ++copies_of_replica[replica][cell.tensor][cell.element];
       }
@@ -275,8 +280,8 @@ void expect_each_element_once(const ModelConfig& config, const std::string& engi
   }
   ASSERT_EQ(static_cast<int>(copies_of_replica.size()), mesh.replicas);
   for (const auto& [replica, copies] : copies_of_replica) {
-    ASSERT_EQ(copies.size(), layout.tensors.size());
     for (const TensorInfo& tensor : layout.tensors) {
+      if (!counts(tensor.name)) continue;
       const bool is_expert = tensor.name.find(".experts.") != std::string::npos;
       int expected = mesh.dp * expected_copies(tensor.name, config, mesh.tp);
       if (is_expert) expected = mesh.spreads ? 1 : mesh.dp;
@@ -515,6 +520,72 @@ TEST(LayOut, a_tied_embedding_lies_on_the_first_and_the_last_stage) {
   }
 }
 
+// -- Scales of blocks -----------------------------------------------------------------------------
+
+// Weights that are not all of whole blocks of 128.
+ModelConfig quantised_config() {
+  ModelConfig config = small_config("deepseek-v3");
+  config.hidden = 256;
+  config.layers = 2;
+  config.prediction_layers = 0;
+  config.sparse_layer = {false, true};
+  config.experts = 2;
+  config.intermediate = config.expert_intermediate = 256;
+  config.query_rank = 128;
+  config.latent = 100;
+  config.plain_head_size = config.rotary_head_size = config.value_head_size = 64;
+  config.head_size = 128;
+  config.scale_block = 128;
+  return config;
+}
+
+TEST(LayOut, scales_are_cut_as_the_blocks_of_their_weights) {
+  const Layout layout = lay_out_config(quantised_config(), "tp=2");
+  check(layout);
+  const std::string layer = "model.layers.0.";
+  EXPECT_EQ(rows_of(layout, 1, layer + "mlp.gate_up_proj.weight_scale_inv"),
+            "0-0 <- model.layers.0.mlp.gate_proj.weight_scale_inv 1-1\n"
+            "1-1 <- model.layers.0.mlp.up_proj.weight_scale_inv 1-1\n");
+  // 164 rows of the second are two blocks, the last of them cut short.
+  EXPECT_EQ(rows_of(layout, 1, layer + "self_attn.fused_qkv_a_proj.weight_scale_inv"),
+            "0-0 <- model.layers.0.self_attn.q_a_proj.weight_scale_inv 0-0\n"
+            "1-2 <- model.layers.0.self_attn.kv_a_proj_with_mqa.weight_scale_inv 0-1\n");
+  const Image image = image_of(layout, 1);
+  EXPECT_EQ(image.at(layer + "self_attn.kv_b_proj.weight_scale_inv").shape, (Elements{2, 1}));
+  EXPECT_EQ(image.at("model.layers.1.mlp.experts.routed_experts.w13_weight_scale_inv").shape,
+            (Elements{2, 2, 2}));
+  EXPECT_EQ(image.at("model.layers.1.mlp.experts.routed_experts.w2_weight_scale_inv").shape,
+            (Elements{2, 2, 1}));
+  for (const TensorInfo& tensor : layout.tensors) {
+    const bool holds_scales = tensor.name.ends_with("_scale_inv");
+    const bool is_plain = tensor.name.find("norm") != std::string::npos ||
+                          tensor.name.find("mlp.gate.") != std::string::npos ||
+                          tensor.name == "model.embed_tokens.weight" ||
+                          tensor.name == "lm_head.weight";
+    EXPECT_EQ(tensor.dtype, holds_scales ? DType::f32
+                            : is_plain   ? DType::bf16
+                                         : DType::f8_e4m3)
+        << tensor.name;
+  }
+  for (const Instance& instance : layout.instances) {
+    const auto parameter = static_cast<std::size_t>(instance.parameter);
+    const auto c = static_cast<std::size_t>(layout.parameters[parameter].parameter_class);
+    EXPECT_EQ(layout.parameter_classes[c].dtype,
+              layout.tensors[static_cast<std::size_t>(instance.tensor)].dtype);
+  }
+  EXPECT_EQ(layout.tensors, [] {
+    const ModelConfig config = quantised_config();
+    return tensors_of(family_of(config), config);
+  }());
+}
+
+TEST(LayOut, every_scale_lies_once) {
+  const ModelConfig config = quantised_config();
+  expect_each_element_once(config, "tp=2", {1, 1, 2});
+  expect_each_element_once(config, "tp=2,experts=linear", {1, 1, 2, true});
+  expect_each_element_once(config, "dp=2,experts=linear", {1, 2, 1, true});
+}
+
 // -- Tied names, unused tensors, dtypes
 // -------------------------------------------------------------
 
@@ -630,6 +701,28 @@ TEST(LayOut, experts_and_stages_that_do_not_fit_are_refused) {
   EXPECT_EQ(refusal_of(config, "tp=8"),
             "mismatch: lay out: tp does not divide an extent\n"
             "  axis  tp=8\n  extent  num_attention_heads=4");
+}
+
+TEST(LayOut, cuts_inside_a_block_of_scales_are_refused) {
+  ModelConfig config = quantised_config();
+  EXPECT_EQ(refusal_of(config, "tp=4"),
+            "unsupported: lay out: a cut falls inside a block of scales\n"
+            "  box  [0:256, 0:64]\n  weight  [256, 256]\n  block  128\n"
+            "  tensor  model.layers.{}.self_attn.o_proj.weight_scale_inv");
+  config.expert_intermediate = 128;
+  EXPECT_EQ(refusal_of(config, "tp=2"),
+            "unsupported: lay out: a cut falls inside a block of scales\n"
+            "  box  [0:64, 0:256]\n  weight  [128, 256]\n  block  128\n"
+            "  tensor  model.layers.{}.mlp.experts.{e}.gate_proj.weight_scale_inv");
+  EXPECT_EQ(refusal_of(config, "tp=2,experts=linear"),
+            "unsupported: lay out: a cut falls inside a block of scales\n"
+            "  box  [0:64, 0:256]\n  weight  [128, 256]\n  block  128\n"
+            "  tensor  model.layers.{}.mlp.shared_experts.gate_proj.weight_scale_inv");
+  config.query_rank = 200;
+  EXPECT_EQ(refusal_of(config, "tp=2"),
+            "unsupported: lay out: a fused weight begins inside a block of scales\n"
+            "  row  200\n  block  128\n"
+            "  tensor  model.layers.{}.self_attn.kv_a_proj_with_mqa.weight");
 }
 
 TEST(LayOut, slots_that_do_not_fit_are_refused) {

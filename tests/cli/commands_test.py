@@ -548,9 +548,10 @@ class Plan(Commands):
                             "--engine", "tp=8")
         self.write_model(quantization_config={"quant_method": "fp8"})
         self.assert_refused("unsupported",
-                            "read config: quantised models are not served\n"
+                            "read config: the quantisation is not served\n"
                             "  key  quantization_config\n"
                             "  method  \"fp8\"\n"
+                            "  model_type  llama\n"
                             "  file  model/config.json", "plan", "model", *PLAN)
 
     def test_bounds_that_are_too_small_name_the_number_that_would_do(self) -> None:

@@ -57,10 +57,9 @@ Slices cut_kv_heads(const Shape& shape, const ModelConfig& config, int tp) {
   return slices;
 }
 
-}  // namespace
-
-Slices cut(const Rule& rule, const ModelConfig& config, int tp) {
-  const std::vector<std::int64_t> extents = shape_of(rule, config);
+Slices cut_elements(const Rule& rule, const ModelConfig& config, int tp) {
+  std::vector<std::int64_t> extents;
+  for (const Extent extent : rule.shape) extents.push_back(value_of(extent, config));
   const Shape shape(std::span<const std::int64_t>{extents});
   const auto divide_dim = [&](int dim) {
     return divide({key_of(rule.shape[static_cast<std::size_t>(dim)]), shape[dim]}, tp);
@@ -84,6 +83,36 @@ Slices cut(const Rule& rule, const ModelConfig& config, int tp) {
     }
   }
   return {};
+}
+
+// The scales of the blocks that lie in a box of their weight.
+Box scales_of(const Box& box, const Shape& weight, std::int64_t block) {
+  Box scales = box;
+  for (int d = 0; d < weight.size(); ++d) {
+    const std::int64_t end = box.origin[d] + box.shape[d];
+    const bool is_inside = box.origin[d] % block != 0 || (end % block != 0 && end != weight[d]);
+    if (is_inside) {
+      throw Error(ErrorCode::unsupported, "lay out: a cut falls inside a block of scales")
+          .with("box", to_string(box))
+          .with("weight", to_string(weight))
+          .with("block", block);
+    }
+    scales.origin[d] = box.origin[d] / block;
+    scales.shape[d] = ceil_div(end, block) - scales.origin[d];
+  }
+  return scales;
+}
+
+}  // namespace
+
+Slices cut(const Rule& rule, const ModelConfig& config, int tp) {
+  Slices slices = cut_elements(rule, config, tp);
+  if (!rule.holds_scales) return slices;
+  Shape weight;
+  for (const Extent extent : rule.shape) weight.push_back(value_of(extent, config));
+  for (Box& box : slices.box_of_role) box = scales_of(box, weight, config.scale_block);
+  for (std::int64_t& extent : slices.local_shape) extent = ceil_div(extent, config.scale_block);
+  return slices;
 }
 
 }  // namespace crossmesh::detail

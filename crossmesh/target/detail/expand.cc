@@ -92,6 +92,7 @@ std::string_view key_of(Extent extent) {
 }
 
 bool applies(const Rule& rule, const ModelConfig& config, std::int64_t layer) {
+  if (rule.holds_scales && config.scale_block == 0) return false;
   const bool is_sparse = config.is_sparse(layer);
   switch (rule.when) {
     case When::always:
@@ -126,8 +127,16 @@ bool applies(const Rule& rule, const ModelConfig& config, std::int64_t layer) {
 
 std::vector<std::int64_t> shape_of(const Rule& rule, const ModelConfig& config) {
   std::vector<std::int64_t> shape;
-  for (const Extent extent : rule.shape) shape.push_back(value_of(extent, config));
+  for (const Extent extent : rule.shape) {
+    const std::int64_t size = value_of(extent, config);
+    shape.push_back(rule.holds_scales ? ceil_div(size, config.scale_block) : size);
+  }
   return shape;
+}
+
+DType dtype_of(const Rule& rule, const ModelConfig& config, DType plain_dtype) {
+  if (rule.holds_scales) return DType::f32;
+  return config.scale_block > 0 && is_linear(rule) ? DType::f8_e4m3 : plain_dtype;
 }
 
 std::string name_at(std::string_view pattern, const Site& site) {

@@ -18,16 +18,18 @@ std::string_view key_of(Extent extent);
 
 bool applies(const Rule& rule, const ModelConfig& config, std::int64_t layer);
 
+// The shape of a rule's tensor; of scales: their number, a block that is cut short has one too.
 std::vector<std::int64_t> shape_of(const Rule& rule, const ModelConfig& config);
 
+// The dtype of a rule's tensor where what is not quantised has `plain_dtype`.
+DType dtype_of(const Rule& rule, const ModelConfig& config, DType plain_dtype);
+
 inline bool is_per_layer(const Rule& rule) {
-  const std::string_view name = rule.tensor.empty() ? rule.parameter : rule.tensor;
-  return name.find("{}") != std::string_view::npos;
+  const std::string& name = rule.tensor.empty() ? rule.parameter : rule.tensor;
+  return name.find("{}") != std::string::npos;
 }
 
-inline bool is_per_expert(const Rule& rule) {
-  return rule.tensor.find("{e}") != std::string_view::npos;
-}
+inline bool is_per_expert(const Rule& rule) { return rule.tensor.find("{e}") != std::string::npos; }
 
 // Whether a layer stands after the last that the main model serves.
 inline bool is_prediction(const ModelConfig& config, std::int64_t layer) {
