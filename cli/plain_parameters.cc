@@ -258,8 +258,10 @@ std::vector<PlainParameter> feed_forward(const std::string& layer, bool with_exp
     result.push_back(std::move(one));
   }
   if (experts.shared_intermediate > 0) {
-    for (PlainParameter& one :
-         mlp(prefix + "shared_experts.", experts.shared_intermediate, config, shard)) {
+    // Whole experts on dp and tp: tokens are sharded over tp, and each rank has what is shared.
+    const bool is_whole = engine.spread != PlainSpread::cut && engine.dp > 1 && engine.tp > 1;
+    for (PlainParameter& one : mlp(prefix + "shared_experts.", experts.shared_intermediate, config,
+                                   is_whole ? Shard{} : shard)) {
       result.push_back(std::move(one));
     }
   }

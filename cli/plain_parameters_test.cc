@@ -286,6 +286,22 @@ TEST(PlainParameters, dp_repeats_dense_layers_and_cuts_experts_further) {
                   .starts_with(experts + "0.down_proj.weight [10, 8] rows 0+10 column 6 to 0\n"));
 }
 
+TEST(PlainParameters, shared_experts_are_whole_where_tokens_are_sharded_over_tp) {
+  const Json config = with_latent("deepseek_v3");
+  const std::string down = "model.layers.1.mlp.shared_experts.down_proj.weight";
+  const auto parts = [&](PlainEngine engine) {
+    return parts_of(parameters_of(config, engine), down);
+  };
+  const std::string second_half = down + " [10, 16] rows 0+10 column 8 to 0\n";
+  const std::string all = down + " [10, 16] rows 0+10 column 0 to 0\n";
+  PlainEngine engine{.tp = 2, .tp_rank = 1, .spread = PlainSpread::linear};
+  EXPECT_EQ(parts(engine), second_half);
+  engine.dp = 2;
+  EXPECT_EQ(parts(engine), all);
+  engine.spread = PlainSpread::cut;
+  EXPECT_EQ(parts(engine), second_half);
+}
+
 // -- Stages --------------------------------------------------------------------------------------
 
 TEST(PlainParameters, stages_split_evenly_and_those_before_the_last_take_the_remainder) {

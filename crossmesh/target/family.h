@@ -109,22 +109,25 @@ struct EngineOptions {
 };
 
 // The layout of the serving side. Axes: `replicas` (independent instances), `pp` (stages of
-// layers), `dp` (ranks that repeat what is not an expert), `tp`. A rank's number is its coordinates
-// read in the order written. The embedding lies on the first stage (on the last too where it is
-// tied), the final norm and lm_head on the last.
+// layers), `dp` (ranks that repeat what is no routed expert), `tp`. A rank's number is its
+// coordinates read in the order written. The embedding lies on the first stage (on the last too
+// where it is tied), the final norm and lm_head on the last. Experts are cut by all dp * tp ranks
+// of a stage.
 //
 // `experts=linear` spreads experts, whole, over the dp * tp ranks of a stage in contiguous blocks,
 // `experts=round_robin` deals them one by one; where they do not divide, the first ranks hold one
 // more. As in the engine, round robin is linear where the config's router has fewer than two
-// groups. Rank dp * tp_count + tp of a stage takes its part, whatever the order of axes. Without
-// `experts`, tp cuts them.
+// groups. Rank dp * tp_count + tp of a stage takes its part, whatever the order of axes. Where both
+// dp and tp exceed 1, experts that spread come with shared experts that tp does not cut: it shares
+// out the tokens instead, as the engine does by default.
 //
 // Requires: `config` comes from parse_config, or keeps to its bounds.
 // Ensures: on each rank, the pieces, fills and derived regions of a parameter cover it exactly
 // once.
 // Throws: invalid_argument: an axis that engines do not have, an unknown way to spread experts, or
 // slots that do not fit; mismatch naming the axis, the extent and both numbers where tp does not
-// divide heads, KV heads (or they it), the intermediate sizes or the padded vocabulary, or where
+// divide heads, KV heads (or they it), the intermediate sizes or the padded vocabulary, dp * tp not
+// the size of an expert that they cut, or where
 // there are fewer layers than stages or fewer experts than ranks to spread them over; unsupported
 // where tp, or what a parameter fuses, cuts inside a block of scales.
 // Source: fused and stacked parameters, KV replication, vocabulary padding, stages and expert

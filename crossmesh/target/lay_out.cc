@@ -56,9 +56,10 @@ struct Stages {
 // Which ranks of these stages play which role.
 struct Cast {
   enum class Kind : std::uint8_t {
-    tp_blocks,    // `number` neighbours along tp play one role
-    expert_rank,  // the ranks with experts' coordinate `number` play role 0
-    slot_count,   // those with the most experts play role 0, those with one less role 1
+    tp_blocks,      // `number` neighbours along tp play one role
+    expert_blocks,  // `number` neighbours along experts' coordinate play one role
+    expert_rank,    // the ranks with experts' coordinate `number` play role 0
+    slot_count,     // those with the most experts play role 0, those with one less role 1
   };
   Kind kind = Kind::tp_blocks;
   int number = 1;
@@ -74,6 +75,7 @@ class Engine {
         config_(config),
         mesh_(mesh),
         tp_(size_of_axis(mesh, "tp")),
+        dp_(size_of_axis(mesh, "dp")),
         stage_count_(size_of_axis(mesh, "pp")),
         dtype_(dtype),
         prepared_of_rule_(family.rules.size(), -1),
@@ -120,12 +122,19 @@ class Engine {
 
   DType dtype_of(const Rule& rule) const { return detail::dtype_of(rule, config_, dtype_); }
 
-  // An expert that is not cut lies whole on the rank that has it.
+  // Experts that spread are whole, and those that do not are cut by all ranks of a stage. Where
+  // experts spread over dp and tp, the ranks of tp share out tokens before shared experts, and
+  // each has these whole.
   Slices slices_of(const Rule& rule) const {
-    const bool is_whole = spreads_experts_ && detail::is_per_expert(rule);
-    Slices slices = detail::cut(rule, config_, is_whole ? 1 : tp_);
-    if (is_whole) slices.ranks_per_role = tp_;
-    return slices;
+    const bool is_routed = detail::is_per_expert(rule);
+    const bool deals_tokens = rule.when == When::shared_experts && dp_ > 1 && tp_ > 1;
+    if (spreads_experts_ && (is_routed || deals_tokens)) {
+      Slices slices = detail::cut(rule, config_, {});
+      slices.ranks_per_role = tp_;
+      return slices;
+    }
+    if (is_routed && dp_ > 1) return detail::cut(rule, config_, {"dp * tp", dp_ * tp_});
+    return detail::cut(rule, config_, {"tp", tp_});
   }
 
   // Gives the rule the next rows of its parameter.
@@ -242,6 +251,8 @@ class Engine {
     switch (cast.kind) {
       case Cast::Kind::tp_blocks:
         return tp / cast.number;
+      case Cast::Kind::expert_blocks:
+        return expert_rank / cast.number;
       case Cast::Kind::expert_rank:
         return expert_rank == cast.number ? 0 : -1;
       case Cast::Kind::slot_count:
@@ -303,14 +314,17 @@ class Engine {
       layout_.instances.push_back(
           {tensor, parameter, prepared.layout_class, binding_of(cast), offset, -1});
     };
-    const Cast by_tp{Cast::Kind::tp_blocks, prepared.slices.ranks_per_role, stages};
-    if (!detail::is_per_expert(*prepared.rule)) return add_at(by_tp, prepared.offset);
+    const int neighbours = prepared.slices.ranks_per_role;
+    if (!detail::is_per_expert(*prepared.rule)) {
+      return add_at({Cast::Kind::tp_blocks, neighbours, stages}, prepared.offset);
+    }
     const std::int64_t expert_elements =
         checked_product(parameters_[static_cast<std::size_t>(prepared.parameter)].shape.span());
     const auto expert = static_cast<std::size_t>(site.expert);
     for (const detail::Slot& slot : placement_of(site.layer).slots_of_expert[expert]) {
-      const Cast by_expert{Cast::Kind::expert_rank, slot.rank, stages};
-      add_at(spreads_experts_ ? by_expert : by_tp,
+      const Cast whole{Cast::Kind::expert_rank, slot.rank, stages};
+      const Cast cut{Cast::Kind::expert_blocks, neighbours, stages};
+      add_at(spreads_experts_ ? whole : cut,
              checked_add(prepared.offset, checked_mul(slot.index, expert_elements)));
     }
   }
@@ -352,6 +366,7 @@ class Engine {
   const ModelConfig& config_;
   const Mesh& mesh_;
   const int tp_;
+  const int dp_;
   const int stage_count_;
   const DType dtype_;
   const Rule* first_layer_rule_ = nullptr;

@@ -283,8 +283,10 @@ void expect_each_element_once(const ModelConfig& config, const std::string& engi
     for (const TensorInfo& tensor : layout.tensors) {
       if (!counts(tensor.name)) continue;
       const bool is_expert = tensor.name.find(".experts.") != std::string::npos;
+      const bool is_shared = tensor.name.find("shared_experts.") != std::string::npos;
       int expected = mesh.dp * expected_copies(tensor.name, config, mesh.tp);
-      if (is_expert) expected = mesh.spreads ? 1 : mesh.dp;
+      if (is_expert) expected = 1;
+      if (is_shared && mesh.spreads && mesh.dp > 1 && mesh.tp > 1) expected = mesh.dp * mesh.tp;
       const bool is_twice = config.tied_embeddings && engine.find("pp=") != std::string::npos &&
                             tensor.name == "model.embed_tokens.weight";
       if (is_twice) expected *= 2;
@@ -315,11 +317,13 @@ TEST(LayOut, every_element_of_a_mixture_lies_where_experts_and_stages_say) {
     for (const int tp : {1, 2, 4}) {
       expect_each_element_once(config, "tp=" + std::to_string(tp), {1, 1, tp});
     }
+    expect_each_element_once(config, "dp=2", {1, 2, 1});
     expect_each_element_once(config, "replicas=2,dp=2,tp=2", {2, 2, 2});
     for (const std::string way : {"linear", "round_robin"}) {
       const std::string experts = ",experts=" + way;
       expect_each_element_once(config, "tp=2" + experts, {1, 1, 2, true});
       expect_each_element_once(config, "tp=4" + experts, {1, 1, 4, true});
+      expect_each_element_once(config, "dp=2" + experts, {1, 2, 1, true});
       expect_each_element_once(config, "tp=2,dp=2" + experts, {1, 2, 2, true});
       expect_each_element_once(config, "pp=2,replicas=2,dp=2,tp=2" + experts, {2, 2, 2, true});
     }
@@ -455,6 +459,23 @@ TEST(LayOut, experts_spread_over_ranks_the_first_of_which_hold_one_more) {
             "0: 0 4\n1: 2\n2: 1 5\n3: 3\n");
   EXPECT_EQ(experts_of(lay_out_config(config, "pp=2,tp=2,experts=linear")),
             "0: 0 1 2\n1: 3 4 5\n2:\n3:\n");
+}
+
+TEST(LayOut, experts_that_do_not_spread_are_cut_by_all_ranks_of_dp_and_tp) {
+  const ModelConfig config = small_config("deepseek-v3");
+  // Of twelve columns, rank dp * 2 + tp takes three; both orders of axes number it so.
+  const Layout layout = lay_out_config(config, "dp=2,tp=2");
+  const Layout other = lay_out_config(config, "tp=2,dp=2");
+  const std::string w2 = "model.layers.1.mlp.experts.routed_experts.w2_weight";
+  for (const auto& [rank, other_rank] : {std::pair(0, 0), {1, 2}, {2, 1}, {3, 3}}) {
+    const ParameterImage image = image_of(layout, rank).at(w2);
+    EXPECT_EQ(image.shape, (Elements{6, 40, 3}));
+    for (int column = 0; column < 3; ++column) {
+      EXPECT_EQ(image.cells[static_cast<std::size_t>(column)],
+                (Cell{"model.layers.1.mlp.experts.0.down_proj.weight", 3 * rank + column, 1}));
+    }
+    EXPECT_EQ(image_of(other, other_rank).at(w2), image);
+  }
 }
 
 TEST(LayOut, round_robin_is_linear_where_the_router_has_no_groups) {
@@ -698,6 +719,9 @@ TEST(LayOut, experts_and_stages_that_do_not_fit_are_refused) {
   EXPECT_EQ(refusal_of(config, "dp=2,tp=4,experts=linear"),
             "mismatch: lay out: fewer experts than ranks to spread them over\n"
             "  experts  6\n  ranks  8");
+  EXPECT_EQ(refusal_of(config, "dp=4,tp=2"),
+            "mismatch: lay out: dp * tp does not divide an extent\n"
+            "  axis  dp * tp=8\n  extent  experts' intermediate size=12");
   EXPECT_EQ(refusal_of(config, "tp=8"),
             "mismatch: lay out: tp does not divide an extent\n"
             "  axis  tp=8\n  extent  num_attention_heads=4");

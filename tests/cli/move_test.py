@@ -32,7 +32,8 @@ EXPERT_ENGINES = (
     "tp=1", "tp=2", "tp=4", "pp=2", "pp=3,tp=2", "tp=2,pp=3", "replicas=2,pp=2,tp=2",
     "tp=2,experts=linear", "dp=2,experts=linear", "dp=2,tp=2,experts=linear",
     "tp=4,experts=linear", "tp=2,experts=round_robin", "dp=2,experts=round_robin",
-    "tp=2,dp=2,experts=round_robin", "pp=2,dp=2,experts=round_robin",
+    "tp=2,dp=2,experts=round_robin", "pp=2,dp=2,experts=round_robin", "dp=2", "dp=2,tp=2",
+    "tp=2,pp=2,dp=2",
 )
 ROUTES = {"direct": (), "packed": ("--route", "packed", "--staging-bytes-max", str(STAGING))}
 
@@ -60,62 +61,77 @@ def rank_elements(config: dict[str, Any], tp: int) -> int:
     return tables * vocabulary * hidden + config["num_hidden_layers"] * layer + hidden
 
 
-def stage_layers(layers: int, pp: int) -> list[range]:
-    """Returns the layers of each stage: the stages before the last take the remainder."""
-    counts = [layers // pp] * pp
-    for i in range(layers % pp):
-        counts[-2 - i] += 1
-    firsts = [sum(counts[:stage]) for stage in range(pp)]
-    return [range(first, first + count) for first, count in zip(firsts, counts)]
-
-
 def experts_held(count: int, ranks: int) -> list[int]:
     """Returns how many whole experts each rank holds: the first ranks take the remainder."""
     return [count // ranks + (rank < count % ranks) for rank in range(ranks)]
 
 
-def layer_elements(config: dict[str, Any], layer: int, tp: int, experts: float) -> int:
-    """Returns the elements of a layer on one rank that holds `experts` experts' worth."""
-    family, hidden = config["model_type"], config["hidden_size"]
-    heads = config["num_attention_heads"] // tp
-    if family.startswith("deepseek"):
-        key = config["qk_nope_head_dim"] + config["qk_rope_head_dim"]
-        value, rank = config["v_head_dim"], config["kv_lora_rank"]
-        query_rank = config["q_lora_rank"]
-        total = (rank + config["qk_rope_head_dim"]) * hidden + rank
-        total += heads * ((config["qk_nope_head_dim"] + value) * rank + value * hidden)
-        if query_rank:
-            total += query_rank * (hidden + 1) + heads * key * query_rank
-        else:
-            total += heads * key * hidden
-        dense = layer < config["first_k_dense_replace"]
-        count, shared = config["n_routed_experts"], config["n_shared_experts"]
-    else:
-        size = config.get("head_dim") or hidden // config["num_attention_heads"]
-        kv_heads = max(1, config["num_key_value_heads"] // tp)
-        total = 2 * (heads + kv_heads) * size * hidden
-        total += 2 * size if family == "qwen3_moe" else 0
-        dense = layer in config.get("mlp_only_layers", [])
-        count, shared = config.get("num_experts") or config["num_local_experts"], 0
-    total += 2 * hidden
-    if dense:
-        return total + 3 * config["intermediate_size"] // tp * hidden
+Weights = list[tuple[int, int]]  # rows and columns of each
+
+
+def mlp(inner: int, hidden: int) -> Weights:
+    """Returns gate, up and down."""
+    return [(inner, hidden), (inner, hidden), (hidden, inner)]
+
+
+def attention(config: dict[str, Any], tp: int) -> tuple[Weights, int]:
+    """Returns a rank's linear weights, and the elements of its norms."""
+    hidden, heads = config["hidden_size"], config["num_attention_heads"] // tp
+    if config["model_type"].startswith("deepseek"):
+        plain, rotary = config["qk_nope_head_dim"], config["qk_rope_head_dim"]
+        value, rank, query = config["v_head_dim"], config["kv_lora_rank"], config["q_lora_rank"]
+        weights = [(rank + rotary, hidden), (heads * (plain + value), rank),
+                   (hidden, heads * value)]
+        if query:
+            return [*weights, (query, hidden), (heads * (plain + rotary), query)], rank + query
+        return [*weights, (heads * (plain + rotary), hidden)], rank
+    size = config.get("head_dim") or hidden // config["num_attention_heads"]
+    kv_heads = max(1, config["num_key_value_heads"] // tp)
+    keys = [(kv_heads * size, hidden)] * 2
+    norms = 2 * size if config["model_type"].startswith("qwen3") else 0
+    return [(heads * size, hidden), *keys, (hidden, heads * size)], norms
+
+
+def experts_of(config: dict[str, Any]) -> int:
+    """Returns how many experts are routed to."""
+    keys = ("num_experts", "num_local_experts", "n_routed_experts")
+    return next((config[key] for key in keys if config.get(key)), 0)
+
+
+def feed_forward(
+    config: dict[str, Any], layer: int, mesh: dict[str, int], spread: bool
+) -> tuple[Weights, Weights, int]:
+    """Returns a rank's linear weights, those of an expert that it holds, and other elements."""
+    hidden, tp, dp = config["hidden_size"], mesh.get("tp", 1), mesh.get("dp", 1)
+    first = config.get("first_k_dense_replace", 0)
+    if not experts_of(config) or layer < first or layer in config.get("mlp_only_layers", []):
+        return mlp(config["intermediate_size"] // tp, hidden), [], 0
     inner = config.get("moe_intermediate_size") or config["intermediate_size"]
-    total += count * (hidden + (config.get("topk_method") == "noaux_tc"))
-    return total + 3 * hidden * (shared * inner // tp + round(experts * inner))
+    router = experts_of(config) * (hidden + (config.get("topk_method") == "noaux_tc"))
+    shared = config.get("n_shared_experts", 0) * inner
+    # Where tokens are dealt out to the ranks of tp, each runs the shared experts whole.
+    shared //= 1 if spread and dp > 1 and tp > 1 else tp
+    expert = mlp(inner // (1 if spread else dp * tp), hidden)
+    return mlp(shared, hidden) if shared else [], expert, router
 
 
 def instance_elements(config: dict[str, Any], mesh: dict[str, int], spread: bool) -> int:
-    """Returns the elements of all ranks of one serving instance of a model with experts."""
+    """Returns the elements of all ranks of one serving instance."""
     pp, dp, tp = (mesh.get(axis, 1) for axis in ("pp", "dp", "tp"))
-    count = config.get("num_experts") or config.get("num_local_experts")
-    count = count or config["n_routed_experts"]
-    held = experts_held(count, dp * tp) if spread else [count / (dp * tp)] * (dp * tp)
-    table = -(-config["vocab_size"] // 64) * 64 // tp * config["hidden_size"]
+    count, ranks, hidden = experts_of(config), dp * tp, config["hidden_size"]
+
+    def size(weights: Weights) -> int:
+        return sum(rows * columns for rows, columns in weights)
+
+    held = experts_held(count, ranks) if spread else [count] * ranks
+    table = -(-config["vocab_size"] // 64) * 64 // tp * hidden
     tables = 1 if config["tie_word_embeddings"] and pp == 1 else 2
-    total = dp * tp * (tables * table + config["hidden_size"])
-    for layers in stage_layers(config["num_hidden_layers"], pp):
-        total += sum(layer_elements(config, layer, tp, own) for layer in layers for own in held)
+    total = ranks * (tables * table + hidden)
+    weights, norms = attention(config, tp)
+    for layer in range(config["num_hidden_layers"]):
+        more, expert, router = feed_forward(config, layer, mesh, spread)
+        total += ranks * (size(weights) + size(more) + norms + router + 2 * hidden)
+        total += sum(held) * size(expert)
     return total
 
 

@@ -17,13 +17,14 @@ struct Divided {
   std::int64_t extent;
 };
 
-std::int64_t divide(const Divided& divided, int tp) {
-  if (divided.extent % tp != 0) {
-    throw Error(ErrorCode::mismatch, "lay out: tp does not divide an extent")
-        .with("axis", fmt::format("tp={}", tp))
+std::int64_t divide(const Divided& divided, const Cutters& cutters) {
+  if (divided.extent % cutters.count != 0) {
+    throw Error(ErrorCode::mismatch,
+                fmt::format("lay out: {} does not divide an extent", cutters.axes))
+        .with("axis", fmt::format("{}={}", cutters.axes, cutters.count))
         .with("extent", fmt::format("{}={}", divided.key, divided.extent));
   }
-  return divided.extent / tp;
+  return divided.extent / cutters.count;
 }
 
 // Equal blocks of dimension `dim`, one for each of `count` roles; blocks past the tensor's end are
@@ -41,9 +42,10 @@ Slices cut_blocks(const Shape& shape, int dim, std::int64_t block, int count) {
   return slices;
 }
 
-Slices cut_kv_heads(const Shape& shape, const ModelConfig& config, int tp) {
+Slices cut_kv_heads(const Shape& shape, const ModelConfig& config, const Cutters& cutters) {
+  const int tp = cutters.count;
   if (tp <= config.kv_heads) {
-    const std::int64_t heads = divide({"num_key_value_heads", config.kv_heads}, tp);
+    const std::int64_t heads = divide({"num_key_value_heads", config.kv_heads}, cutters);
     return cut_blocks(shape, 0, heads * config.head_size, tp);
   }
   if (tp % config.kv_heads != 0) {
@@ -57,29 +59,30 @@ Slices cut_kv_heads(const Shape& shape, const ModelConfig& config, int tp) {
   return slices;
 }
 
-Slices cut_elements(const Rule& rule, const ModelConfig& config, int tp) {
+Slices cut_elements(const Rule& rule, const ModelConfig& config, const Cutters& cutters) {
+  const int count = cutters.count;
   std::vector<std::int64_t> extents;
   for (const Extent extent : rule.shape) extents.push_back(value_of(extent, config));
   const Shape shape(std::span<const std::int64_t>{extents});
   const auto divide_dim = [&](int dim) {
-    return divide({key_of(rule.shape[static_cast<std::size_t>(dim)]), shape[dim]}, tp);
+    return divide({key_of(rule.shape[static_cast<std::size_t>(dim)]), shape[dim]}, cutters);
   };
   switch (rule.cut) {
     case Cut::replicate:
-      return {tp, {whole(shape)}, shape};
+      return {count, {whole(shape)}, shape};
     case Cut::column:
-      return cut_blocks(shape, 0, divide_dim(0), tp);
+      return cut_blocks(shape, 0, divide_dim(0), count);
     case Cut::row:
-      return cut_blocks(shape, 1, divide_dim(1), tp);
+      return cut_blocks(shape, 1, divide_dim(1), count);
     case Cut::heads: {
-      const std::int64_t heads = divide({"num_attention_heads", config.heads}, tp);
-      return cut_blocks(shape, 0, heads * (shape[0] / config.heads), tp);
+      const std::int64_t heads = divide({"num_attention_heads", config.heads}, cutters);
+      return cut_blocks(shape, 0, heads * (shape[0] / config.heads), count);
     }
     case Cut::kv_heads:
-      return cut_kv_heads(shape, config, tp);
+      return cut_kv_heads(shape, config, cutters);
     case Cut::vocab: {
       const std::int64_t padded = round_up(shape[0], kVocabUnit);
-      return cut_blocks(shape, 0, divide({"padded vocab_size", padded}, tp), tp);
+      return cut_blocks(shape, 0, divide({"padded vocab_size", padded}, cutters), count);
     }
   }
   return {};
@@ -105,8 +108,8 @@ Box scales_of(const Box& box, const Shape& weight, std::int64_t block) {
 
 }  // namespace
 
-Slices cut(const Rule& rule, const ModelConfig& config, int tp) {
-  Slices slices = cut_elements(rule, config, tp);
+Slices cut(const Rule& rule, const ModelConfig& config, const Cutters& cutters) {
+  Slices slices = cut_elements(rule, config, cutters);
   if (!rule.holds_scales) return slices;
   Shape weight;
   for (const Extent extent : rule.shape) weight.push_back(value_of(extent, config));

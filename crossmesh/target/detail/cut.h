@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "crossmesh/target/family.h"
@@ -16,7 +17,13 @@ struct Slices {
   Shape local_shape;             // what the rule takes in its parameter, padding included
 };
 
-// Throws: mismatch naming the axis, the extent and both numbers where `tp` does not divide.
-Slices cut(const Rule& rule, const ModelConfig& config, int tp);
+// The ranks that cut a tensor, and the axes that they are along.
+struct Cutters {
+  std::string_view axes = "tp";
+  int count = 1;
+};
+
+// Throws: mismatch naming the axes, the extent and both numbers where they do not divide.
+Slices cut(const Rule& rule, const ModelConfig& config, const Cutters& cutters);
 
 }  // namespace crossmesh::detail
