@@ -93,6 +93,17 @@ PlainExperts read_experts(const Json& config, const std::string& model) {
   return experts;
 }
 
+std::int64_t read_scale_block(const Json& config) {
+  const auto found = config.find("quantization_config");
+  if (found == config.end() || found->is_null()) return 0;
+  const std::vector<std::int64_t> block =
+      found->is_object() ? numbers(*found, "weight_block_size") : std::vector<std::int64_t>{};
+  const bool is_square = block.size() == 2 && block[0] == block[1] && block[0] > 0;
+  if (is_square && is_word(*found, "quant_method", "fp8")) return block[0];
+  throw Error(ErrorCode::unsupported, "read config plainly: it is not quantised in float8 blocks")
+      .with("key", "quantization_config");
+}
+
 }  // namespace
 
 PlainConfig read_plain_config(std::string_view config_json) {
@@ -135,6 +146,7 @@ PlainConfig read_plain_config(std::string_view config_json) {
   if (is_latent || is({"mixtral", "qwen3_moe"})) {
     plain.experts = read_experts(config, plain.model);
   }
+  plain.scale_block = read_scale_block(config);
   return plain;
 }
 

@@ -38,10 +38,12 @@ struct PlainConfig {
   bool tied = false, qkv_bias = false, o_bias = false, mlp_bias = false, qk_norm = false;
   PlainLatent latent;  // key_value_rank 0: plain attention
   PlainExperts experts;
+  std::int64_t scale_block = 0;  // rows and columns that share a scale; 0: not quantised
 };
 
 // Knows llama, mistral, qwen2, qwen3, mixtral, qwen3_moe, deepseek_v2, deepseek_v3 and kimi_k2.
-// Throws: corrupt_file: the text is not a config; unsupported: another model_type.
+// Throws: corrupt_file: the text is not a config; unsupported: another model_type, or quantised in
+// another way than to float8 in square blocks.
 PlainConfig read_plain_config(std::string_view config_json);
 
 bool has_experts(const PlainConfig& config, std::int64_t layer);

@@ -33,12 +33,12 @@ const PlainTensor& tensor_of(const PlainPart& part, const PlainCheckpoint& check
 // Rows [first, first + count) of a part, as the parameter must hold them.
 class PartRows {
  public:
-  PartRows(const PlainPart& part, const PlainParameter& parameter, DType dtype,
+  PartRows(const PlainPart& part, const PlainParameter& parameter,
            const PlainCheckpoint& checkpoint)
       : part_(part),
         tensor_(tensor_of(part, checkpoint)),
         read_rows_(checkpoint.read_rows),
-        dtype_(dtype),
+        dtype_(parameter.dtype),
         source_row_bytes_(columns_of(part.tensor_shape) * byte_size(tensor_.dtype)),
         columns_(columns_of(parameter.shape)) {}
 
@@ -93,6 +93,10 @@ std::int64_t find_difference(std::span<const std::byte> expected, std::span<cons
   return -1;
 }
 
+std::size_t row_bytes_of(const PlainParameter& parameter) {
+  return static_cast<std::size_t>(columns_of(parameter.shape) * byte_size(parameter.dtype));
+}
+
 void check_size(const PlainParameter& parameter, std::size_t bytes, std::size_t row_bytes) {
   const std::size_t expected = static_cast<std::size_t>(rows_of(parameter.shape)) * row_bytes;
   if (bytes == expected) return;
@@ -123,8 +127,7 @@ PlainCheckpoint whole_tensor_in_memory(std::string_view name, PlainTensor tensor
   return checkpoint;
 }
 
-PlainLoader::PlainLoader(const PlainEngine& engine)
-    : dtype_(engine.dtype), parameters_(plain_parameters(engine)) {
+PlainLoader::PlainLoader(const PlainEngine& engine) : parameters_(plain_parameters(engine)) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) index_by_name_[parameters_[i].name] = i;
 }
 
@@ -148,11 +151,11 @@ std::vector<std::string> PlainLoader::tensors_of(std::string_view parameter) con
 void PlainLoader::load(std::string_view parameter_name, std::string_view tensor,
                        const PlainCheckpoint& checkpoint, std::span<std::byte> bytes) const {
   const PlainParameter& parameter = parameter_named(parameter_name);
-  const auto row_bytes = static_cast<std::size_t>(columns_of(parameter.shape) * byte_size(dtype_));
+  const std::size_t row_bytes = row_bytes_of(parameter);
   check_size(parameter, bytes.size(), row_bytes);
   for (const PlainPart& part : parameter.parts) {
     if (part.tensor != tensor) continue;
-    PartRows source(part, parameter, dtype_, checkpoint);
+    PartRows source(part, parameter, checkpoint);
     for (std::int64_t row = 0; row < part.rows; row += source.chunk_rows()) {
       const std::int64_t count = std::min(source.chunk_rows(), part.rows - row);
       source.write(row, count,
@@ -170,7 +173,7 @@ PlainComparison PlainLoader::compare(std::string_view parameter_name,
                                      std::span<const std::byte> bytes) const {
   const PlainParameter& parameter = parameter_named(parameter_name);
   const std::int64_t columns = columns_of(parameter.shape);
-  const auto row_bytes = static_cast<std::size_t>(columns * byte_size(dtype_));
+  const std::size_t row_bytes = row_bytes_of(parameter);
   check_size(parameter, bytes.size(), row_bytes);
   PlainComparison result;
   std::vector<std::byte> expected;
@@ -178,14 +181,14 @@ PlainComparison PlainLoader::compare(std::string_view parameter_name,
     const auto rows = static_cast<std::int64_t>(expected.size() / row_bytes);
     const auto actual =
         bytes.subspan(static_cast<std::size_t>(first_row) * row_bytes, expected.size());
-    const std::int64_t at = find_difference(expected, actual, dtype_, is_cast);
+    const std::int64_t at = find_difference(expected, actual, parameter.dtype, is_cast);
     result.elements_checked += rows * columns;
     if (at < 0 || result.first_different >= 0) return;
     result.first_different = first_row * columns + at;
     result.tensor = tensor;
   };
   for (const PlainPart& part : parameter.parts) {
-    PartRows source(part, parameter, dtype_, checkpoint);
+    PartRows source(part, parameter, checkpoint);
     for (std::int64_t row = 0; row < part.rows; row += source.chunk_rows()) {
       const std::int64_t count = std::min(source.chunk_rows(), part.rows - row);
       expected.resize(static_cast<std::size_t>(count) * row_bytes);

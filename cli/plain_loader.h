@@ -68,7 +68,6 @@ class PlainLoader {
  private:
   const PlainParameter& parameter_named(std::string_view name) const;
 
-  DType dtype_;
   std::vector<PlainParameter> parameters_;
   std::unordered_map<std::string, std::size_t> index_by_name_;
 };

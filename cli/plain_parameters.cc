@@ -268,6 +268,70 @@ std::vector<PlainParameter> feed_forward(const std::string& layer, bool with_exp
   return result;
 }
 
+// -- Scales of quantised weights -----------------------------------------------------------------
+
+// Embedding, head, norms and router stay as they are.
+bool is_linear(const PlainParameter& parameter) {
+  return parameter.name.starts_with("model.layers.") && parameter.shape.size() > 1 &&
+         !parameter.name.ends_with(".gate.weight");
+}
+
+std::int64_t blocks_in(std::int64_t extent, std::int64_t block) {
+  return (extent + block - 1) / block;
+}
+
+// Of the last two dimensions: how many blocks there are, the last of them maybe cut short.
+std::vector<std::int64_t> blocks_of(std::vector<std::int64_t> shape, std::int64_t block) {
+  for (std::size_t dim = shape.size() - 2; dim < shape.size(); ++dim) {
+    shape[dim] = blocks_in(shape[dim], block);
+  }
+  return shape;
+}
+
+// Indices [first, first + count) of an extent, in blocks.
+struct Blocks {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+};
+
+Blocks whole_blocks(const PlainPart& part, std::int64_t first, std::int64_t count,
+                    std::int64_t extent, std::int64_t block) {
+  const std::int64_t end = first + count;
+  if (first % block == 0 && (end % block == 0 || end == extent)) {
+    return {first / block, blocks_in(count, block)};
+  }
+  throw Error(ErrorCode::unsupported, "load plainly: a cut falls inside a block of scales")
+      .with("tensor", part.tensor)
+      .with("from", first)
+      .with("to", end)
+      .with("of", extent)
+      .with("block", block);
+}
+
+// The same of rows that may follow those of earlier matrices of a stack.
+Blocks whole_blocks_of_rows(const PlainPart& part, std::int64_t first,
+                            const std::vector<std::int64_t>& shape, std::int64_t block) {
+  const std::int64_t rows = shape[shape.size() - 2];
+  Blocks blocks = whole_blocks(part, first % rows, part.rows, rows, block);
+  blocks.first += first / rows * blocks_in(rows, block);
+  return blocks;
+}
+
+// The scales of a weight have its name with `_scale_inv` after it, and so has each tensor.
+PlainParameter scales_of(const PlainParameter& weight, std::int64_t block) {
+  const std::string name = weight.name + "_scale_inv";
+  PlainParameter scales{name, blocks_of(weight.shape, block), name, {}, DType::f32};
+  for (const PlainPart& part : weight.parts) {
+    const Blocks source = whole_blocks_of_rows(part, part.source_row, part.tensor_shape, block);
+    const Blocks target = whole_blocks_of_rows(part, part.target_row, weight.shape, block);
+    const Blocks columns = whole_blocks(part, part.source_column, weight.shape.back(),
+                                        part.tensor_shape.back(), block);
+    scales.parts.push_back({part.tensor + "_scale_inv", blocks_of(part.tensor_shape, block),
+                            source.first, columns.first, target.first, source.count});
+  }
+  return scales;
+}
+
 }  // namespace
 
 PlainStage plain_stage(std::int64_t layers, const PlainEngine& engine) {
@@ -291,7 +355,12 @@ std::vector<PlainParameter> plain_parameters(const PlainEngine& engine) {
   const bool is_last = engine.pp_rank == engine.pp - 1;
   std::vector<PlainParameter> result;
   const auto add = [&](std::vector<PlainParameter> more) {
-    for (PlainParameter& parameter : more) result.push_back(std::move(parameter));
+    for (PlainParameter& parameter : more) {
+      const bool is_quantised = config.scale_block > 0 && is_linear(parameter);
+      parameter.dtype = is_quantised ? DType::f8_e4m3 : engine.dtype;
+      result.push_back(std::move(parameter));
+      if (is_quantised) result.push_back(scales_of(result.back(), config.scale_block));
+    }
   };
   // A tied head on another stage than the first needs an embedding of its own.
   if (is_first || (is_last && config.tied)) add({vocabulary_rows(kEmbedding, config, shard)});

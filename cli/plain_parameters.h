@@ -35,6 +35,7 @@ struct PlainParameter {
   std::vector<std::int64_t> shape;  // row-major, contiguous
   std::string storage;              // the parameter whose memory it is: its own name unless tied
   std::vector<PlainPart> parts;
+  DType dtype = DType::bf16;
 
   bool operator==(const PlainParameter&) const = default;
 };
@@ -54,11 +55,12 @@ struct PlainEngine {
   int tp = 1, tp_rank = 0;
   PlainSpread spread = PlainSpread::cut;
   bool has_stacked_experts = false;  // in the checkpoint: one tensor for all experts of a layer
-  DType dtype = DType::bf16;         // of every parameter
+  DType dtype = DType::bf16;         // of what is not quantised
 };
 
 // Throws: as read_plain_config; mismatch: tp does not divide heads, KV heads (nor they it), sizes
-// or the padded vocabulary, or dp * tp the size of an expert that they cut.
+// or the padded vocabulary, or dp * tp the size of an expert that they cut; unsupported: a cut
+// falls inside a block of scales.
 std::vector<PlainParameter> plain_parameters(const PlainEngine& engine);
 
 // Layers [first, last) of a stage: an even split, the remainder to the stages before the last,

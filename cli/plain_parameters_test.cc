@@ -302,6 +302,101 @@ TEST(PlainParameters, shared_experts_are_whole_where_tokens_are_sharded_over_tp)
   EXPECT_EQ(parts(engine), second_half);
 }
 
+// -- Float8 --------------------------------------------------------------------------------------
+
+Json in_blocks(Json config, std::int64_t block) {
+  config["quantization_config"] = {{"quant_method", "fp8"}, {"weight_block_size", {block, block}}};
+  return config;
+}
+
+TEST(PlainParameters, linear_weights_of_float8_come_with_the_scales_of_their_blocks) {
+  Json config = in_blocks(with_experts("qwen3_moe"), 4);
+  config["head_dim"] = 4;
+  const auto parameters = parameters_of(config, {.tp = 2, .tp_rank = 1, .dtype = DType::f16});
+  std::string text;
+  for (const PlainParameter& parameter : parameters) {
+    if (parameter.name.starts_with("model.layers.") &&
+        !parameter.name.starts_with("model.layers.1.")) {
+      continue;
+    }
+    text += fmt::format("{} {} [{}]\n", name_of(parameter.dtype), parameter.name,
+                        fmt::join(parameter.shape, ", "));
+  }
+  EXPECT_EQ(text,
+            "F16 model.embed_tokens.weight [64, 10]\n"
+            "F8_E4M3 model.layers.1.self_attn.qkv_proj.weight [16, 10]\n"
+            "F32 model.layers.1.self_attn.qkv_proj.weight_scale_inv [4, 3]\n"
+            "F8_E4M3 model.layers.1.self_attn.o_proj.weight [10, 8]\n"
+            "F32 model.layers.1.self_attn.o_proj.weight_scale_inv [3, 2]\n"
+            "F16 model.layers.1.self_attn.q_norm.weight [4]\n"
+            "F16 model.layers.1.self_attn.k_norm.weight [4]\n"
+            "F16 model.layers.1.mlp.gate.weight [5, 10]\n"
+            "F8_E4M3 model.layers.1.mlp.experts.routed_experts.w13_weight [5, 8, 10]\n"
+            "F32 model.layers.1.mlp.experts.routed_experts.w13_weight_scale_inv [5, 2, 3]\n"
+            "F8_E4M3 model.layers.1.mlp.experts.routed_experts.w2_weight [5, 10, 4]\n"
+            "F32 model.layers.1.mlp.experts.routed_experts.w2_weight_scale_inv [5, 3, 1]\n"
+            "F16 model.layers.1.input_layernorm.weight [10]\n"
+            "F16 model.layers.1.post_attention_layernorm.weight [10]\n"
+            "F16 model.norm.weight [10]\n"
+            "F16 lm_head.weight [64, 10]\n");
+  const std::string attention = "model.layers.1.self_attn.";
+  EXPECT_EQ(parts_of(parameters, attention + "qkv_proj.weight_scale_inv"),
+            attention + "q_proj.weight_scale_inv [4, 3] rows 2+2 column 0 to 0\n" + attention +
+                "k_proj.weight_scale_inv [2, 3] rows 1+1 column 0 to 2\n" + attention +
+                "v_proj.weight_scale_inv [2, 3] rows 1+1 column 0 to 3\n");
+  const std::string experts = kExperts;
+  EXPECT_TRUE(
+      parts_of(parameters, experts + "routed_experts.w13_weight_scale_inv")
+          .ends_with(experts + "4.gate_proj.weight_scale_inv [2, 3] rows 1+1 column 0 to 8\n" +
+                     experts + "4.up_proj.weight_scale_inv [2, 3] rows 1+1 column 0 to 9\n"));
+  EXPECT_TRUE(
+      parts_of(parameters, experts + "routed_experts.w2_weight_scale_inv")
+          .ends_with(experts + "4.down_proj.weight_scale_inv [3, 2] rows 0+3 column 1 to 12\n"));
+}
+
+TEST(PlainParameters, scales_of_stacked_experts_are_counted_by_expert) {
+  Json config = in_blocks(with_experts("qwen3_moe"), 4);
+  config["head_dim"] = 4;
+  const auto parameters = parameters_of(
+      config, {.dp = 2, .dp_rank = 1, .spread = PlainSpread::linear, .has_stacked_experts = true});
+  const std::string experts = kExperts;
+  const auto parts = [&](const char* parameter, const char* tensor, const char* row) {
+    const std::string text = parts_of(parameters, experts + parameter);
+    EXPECT_NE(text.find(experts + tensor + row), std::string::npos) << text;
+  };
+  // The rank's slot 1 holds expert 4: its up is rows 2 to 3 of the expert's four.
+  parts("routed_experts.w13_weight_scale_inv", "gate_up_proj_scale_inv [5, 4, 3]",
+        " rows 18+2 column 0 to 6\n");
+  parts("routed_experts.w2_weight_scale_inv", "down_proj_scale_inv [5, 3, 2]",
+        " rows 12+3 column 0 to 3\n");
+}
+
+TEST(PlainParameters, a_cut_inside_a_block_is_refused) {
+  const auto refusal = [](const Json& config, const PlainEngine& engine) {
+    try {
+      parameters_of(config, engine);
+    } catch (const Error& error) {
+      return std::string(name_of(error.code())) + ": " + error.text();
+    }
+    return std::string();
+  };
+  // 3 rows of each head.
+  EXPECT_EQ(refusal(in_blocks(with_experts("mixtral"), 4), {.tp = 2}),
+            "unsupported: load plainly: a cut falls inside a block of scales\n"
+            "  tensor  model.layers.0.self_attn.q_proj.weight\n"
+            "  from  0\n  to  6\n  of  12\n  block  4");
+  // Gate ends inside a block of the parameter that up is in too.
+  EXPECT_EQ(refusal(in_blocks(with_experts("mixtral"), 3), {}),
+            "unsupported: load plainly: a cut falls inside a block of scales\n"
+            "  tensor  model.layers.0.block_sparse_moe.experts.0.w1.weight\n"
+            "  from  0\n  to  8\n  of  16\n  block  3");
+  Json other = with_experts("mixtral");
+  other["quantization_config"] = {{"quant_method", "gptq"}};
+  EXPECT_EQ(refusal(other, {}),
+            "unsupported: read config plainly: it is not quantised in float8 blocks\n"
+            "  key  quantization_config");
+}
+
 // -- Stages --------------------------------------------------------------------------------------
 
 TEST(PlainParameters, stages_split_evenly_and_those_before_the_last_take_the_remainder) {

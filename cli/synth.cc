@@ -20,6 +20,8 @@ constexpr std::int64_t kPieceBytes = std::int64_t{1} << 20;
 
 constexpr double kDeviation = 0.02;
 constexpr double kNormDeviation = 0.1;
+constexpr double kScaleMean = 0.02;
+constexpr double kScaleDeviation = 0.002;
 
 // Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014, with
 // the state of element i computed instead of reached step by step.
@@ -47,6 +49,7 @@ struct Normal {
 };
 
 Normal normal_of(const TensorInfo& tensor) {
+  if (tensor.name.ends_with("_scale_inv")) return {kScaleMean, kScaleDeviation};
   const bool is_bias = tensor.name.ends_with("bias");
   if (tensor.shape.size() <= 1 && !is_bias) return {1.0, kNormDeviation};
   return {0.0, kDeviation};

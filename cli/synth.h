@@ -26,7 +26,8 @@ struct SynthOptions {
 // Writes `tensors`, in this order. An element depends on the seed, the name of its tensor, its
 // place there and the dtype, and on nothing else: not on the shards.
 //
-// Values: of float types about normal, deviation 0.02 (vectors that are no biases: 1 ± 0.1);
+// Values: of float types about normal, deviation 0.02 (vectors that are no biases: 1 ± 0.1;
+// scales of quantised weights: 0.02 ± 0.002);
 // of fp8 types any pattern below 2 in size; of other types any bit pattern; never a NaN or an
 // infinity. Memory: a buffer of 1 MiB.
 // Throws: as CheckpointWriter.

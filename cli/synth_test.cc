@@ -121,7 +121,8 @@ TEST(Synth, float_values_are_about_normal) {
     };
     const Row rows[] = {{{"w", dtype, {200, 200}}, 0.0, 0.02},
                         {{"norm.weight", dtype, {40'000}}, 1.0, 0.1},
-                        {{"q_proj.bias", dtype, {40'000}}, 0.0, 0.02}};
+                        {{"q_proj.bias", dtype, {40'000}}, 0.0, 0.02},
+                        {{"w_scale_inv", dtype, {200, 200}}, 0.02, 0.002}};
     for (const Row& row : rows) {
       const auto values = float_values(row.tensor);
       double sum = 0;

@@ -147,9 +147,7 @@ void read_quantisation(const Json& config, ModelConfig& read) {
   const Json* value = find(config, key);
   if (value == nullptr) return;
   const Json* method = value->is_object() ? find(*value, "quant_method") : nullptr;
-  if (method == nullptr || *method != "fp8" || read.experts == 0) {
-    throw refuse_quantised(key, *value).with("model_type", read.model_type);
-  }
+  if (method == nullptr || *method != "fp8") throw refuse_quantised(key, *value);
   const Json* block = find(*value, "weight_block_size");
   if (block == nullptr || *block != Json::array({kScaleBlock, kScaleBlock})) {
     throw refuse_quantised(key, *value)

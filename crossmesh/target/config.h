@@ -70,7 +70,7 @@ inline constexpr std::int64_t kModelExpertsMax = std::int64_t{1} << 20;  // over
 // Throws: corrupt_file: the text is not a config, or a key is missing or of the wrong kind;
 // unsupported: the model_type is not among families(), the architecture is not a causal language
 // model, its dtype is not a float that crossmesh converts, or the model is quantised in another way
-// than a mixture's linear weights, all of them, to float8 in blocks of 128 by 128;
+// than its linear weights, all of them, to float8 in blocks of 128 by 128;
 // mismatch: impossible numbers.
 ModelConfig parse_config(std::string_view json_text);
 

@@ -219,14 +219,14 @@ TEST(ParseConfig, a_mixture_that_is_not_whole_is_refused) {
   for (const Refusal& r : kRefusals) EXPECT_EQ(refusal_of(r.text), r.expected);
 }
 
-// A mixture that is accepted, quantised so.
+// A config that is accepted, quantised so.
 std::string quantised(const std::string& quantisation) {
   return config_with(R"(, "model_type": "mixtral", "num_local_experts": 4,
       "quantization_config": {)" +
                      quantisation + "}");
 }
 
-TEST(ParseConfig, reads_a_mixture_of_float8_in_blocks) {
+TEST(ParseConfig, reads_float8_in_blocks) {
   const std::string block = R"("quant_method": "fp8", "weight_block_size": [128, 128])";
   EXPECT_EQ(
       parse_config(config_with(R"(, "model_type": "mixtral", "num_local_experts": 4)")).scale_block,
@@ -236,6 +236,8 @@ TEST(ParseConfig, reads_a_mixture_of_float8_in_blocks) {
       ["lm_head", "model.layers.0.input_layernorm", "model.layers.1.block_sparse_moe.gate"])"))
                 .scale_block,
             128);
+  EXPECT_EQ(parse_config(config_with(R"(, "quantization_config": {)" + block + "}")).scale_block,
+            128);
 }
 
 TEST(ParseConfig, other_ways_to_quantise_are_refused) {
@@ -243,8 +245,7 @@ TEST(ParseConfig, other_ways_to_quantise_are_refused) {
       "unsupported: read config: the quantisation is not served\n  key  quantization_config\n";
   const std::string block = R"("quant_method": "fp8", "weight_block_size": [128, 128])";
   const Refusal kRefusals[] = {
-      {quantised(R"("quant_method": "gptq", "bits": 4)"),
-       stem + "  method  \"gptq\"\n  model_type  mixtral"},
+      {quantised(R"("quant_method": "gptq", "bits": 4)"), stem + "  method  \"gptq\""},
       {quantised(R"("quant_method": "fp8")"),
        stem + "  method  \"fp8\"\n  weight_block_size  not given\n  known  [128,128]"},
       {quantised(R"("quant_method": "fp8", "weight_block_size": [1, 128])"),
@@ -270,10 +271,11 @@ TEST(ParseConfig, a_model_that_is_not_served_is_refused) {
        "qwen3, qwen3_moe, deepseek_v2, deepseek_v3"},
       {config_with(R"(, "quantization_config": {"quant_method": "fp8"})"),
        "unsupported: read config: the quantisation is not served\n"
-       "  key  quantization_config\n  method  \"fp8\"\n  model_type  llama"},
+       "  key  quantization_config\n  method  \"fp8\"\n  weight_block_size  not given\n"
+       "  known  [128,128]"},
       {config_with(R"(, "quantization_config": {})"),
        "unsupported: read config: the quantisation is not served\n"
-       "  key  quantization_config\n  method  not given\n  model_type  llama"},
+       "  key  quantization_config\n  method  not given"},
       {config_with(R"(, "compression_config": {"quant_method": "compressed-tensors"})"),
        "unsupported: read config: the quantisation is not served\n"
        "  key  compression_config\n  method  \"compressed-tensors\""},

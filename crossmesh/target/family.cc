@@ -202,11 +202,11 @@ bool is_linear(const Rule& rule) {
 
 std::span<const Family> families() {
   static const std::array<Family, 8> kFamilies = {{
-      {"llama", llama_rules()},
-      {"mistral", llama_rules()},
+      {"llama", with_scales(llama_rules())},
+      {"mistral", with_scales(llama_rules())},
       {"mixtral", with_scales(mixtral_rules())},
-      {"qwen2", qwen2_rules()},
-      {"qwen3", qwen3_rules()},
+      {"qwen2", with_scales(qwen2_rules())},
+      {"qwen3", with_scales(qwen3_rules())},
       {"qwen3_moe", with_scales(qwen3_moe_rules())},
       {"deepseek_v2", with_scales(deepseek_rules())},
       {"deepseek_v3", with_scales(deepseek_rules())},

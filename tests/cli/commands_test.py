@@ -551,7 +551,8 @@ class Plan(Commands):
                             "read config: the quantisation is not served\n"
                             "  key  quantization_config\n"
                             "  method  \"fp8\"\n"
-                            "  model_type  llama\n"
+                            "  weight_block_size  not given\n"
+                            "  known  [128,128]\n"
                             "  file  model/config.json", "plan", "model", *PLAN)
 
     def test_bounds_that_are_too_small_name_the_number_that_would_do(self) -> None:

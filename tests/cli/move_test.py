@@ -35,6 +35,10 @@ EXPERT_ENGINES = (
     "tp=2,dp=2,experts=round_robin", "pp=2,dp=2,experts=round_robin", "dp=2", "dp=2,tp=2",
     "tp=2,pp=2,dp=2",
 )
+FLOAT8_FAMILIES = ("qwen3-fp8", "qwen3-moe-fp8", "deepseek-v3-fp8")
+FLOAT8_ENGINES = ("tp=1", "tp=2", "replicas=2,pp=2,tp=2", "tp=2,experts=linear",
+                  "dp=2,tp=2,experts=round_robin")
+BLOCK = 128  # rows and columns of a float8 weight that share a scale
 ROUTES = {"direct": (), "packed": ("--route", "packed", "--staging-bytes-max", str(STAGING))}
 
 
@@ -121,7 +125,9 @@ def instance_elements(config: dict[str, Any], mesh: dict[str, int], spread: bool
     count, ranks, hidden = experts_of(config), dp * tp, config["hidden_size"]
 
     def size(weights: Weights) -> int:
-        return sum(rows * columns for rows, columns in weights)
+        blocks = [-(-rows // BLOCK) * -(-columns // BLOCK) for rows, columns in weights]
+        scales = sum(blocks) if "quantization_config" in config else 0
+        return sum(rows * columns for rows, columns in weights) + scales
 
     held = experts_held(count, ranks) if spread else [count] * ranks
     table = -(-config["vocab_size"] // 64) * 64 // tp * hidden
@@ -144,7 +150,7 @@ class Moves(unittest.TestCase):
     def setUpClass(cls) -> None:
         cls.folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(cls.folder.cleanup)
-        for family in FAMILIES + EXPERT_FAMILIES:
+        for family in FAMILIES + EXPERT_FAMILIES + FLOAT8_FAMILIES:
             subprocess.run(
                 [BINARY, "synth", cls.model(family), "--config", CONFIGS / f"small-{family}.json",
                  "--shards", "2"],
@@ -229,6 +235,26 @@ class Moves(unittest.TestCase):
         for family, engine in everything[::EVERY]:
             with self.subTest(family=family, engine=engine):
                 self.check_experts(family, engine, "--transport", "inproc")
+
+    def test_float8_and_its_scales_are_verified(self) -> None:
+        for family, engine in itertools.product(FLOAT8_FAMILIES, FLOAT8_ENGINES):
+            if family == "qwen3-fp8" and "experts" in engine:
+                continue
+            with self.subTest(family=family, engine=engine):
+                self.check_experts(family, engine, "--transport", "inproc")
+        self.check_experts("qwen3-moe-fp8", "tp=2", *ROUTES["packed"])
+        self.check_experts("deepseek-v3-fp8", "tp=2", "--opaque", "*_scale_inv")
+
+    def test_float8_that_a_cut_would_part_is_refused_before_anything_starts(self) -> None:
+        self.assert_refused(
+            "unsupported",
+            "lay out: a cut falls inside a block of scales\n"
+            "  box  [0:64, 0:200]\n"
+            "  weight  [256, 200]\n"
+            "  block  128\n"
+            "  tensor  model.layers.{}.mlp.gate_proj.weight_scale_inv",
+            self.model("qwen3-fp8"), "--trainer", "fsdp=2", "--engine", "tp=4",
+        )
 
     def test_processes_move_experts_on_both_routes(self) -> None:
         for family, route in itertools.product(EXPERT_FAMILIES, ROUTES):
