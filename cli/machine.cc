@@ -17,13 +17,13 @@
 #include <cstring>
 #include <fstream>
 #include <sstream>
-#include <system_error>
 #include <utility>
 
 #include "crossmesh/base/error.h"
 #include "crossmesh/memory/arena.h"
 #include "crossmesh/memory/copy.h"
 #include "crossmesh/memory/cpu_path.h"
+#include "crossmesh/transport/refusal.h"
 
 namespace crossmesh::cli {
 namespace {
@@ -144,11 +144,10 @@ int error_of_attach() {
 
 TransportFacts attach_facts() {
   const std::string what = "shm, private memory: read by process_vm_readv";
-  const int error = error_of_attach();
-  if (error == 0) return {"attach", true, what};
-  return {
-      "attach", false,
-      fmt::format("{} (ptrace scope {})", std::generic_category().message(error), ptrace_scope())};
+  const Refusal refusal = explain({error_of_attach(), read_ptrace_scope()});
+  if (refusal.why.empty()) return {"attach", true, what};
+  if (refusal.way_out.empty()) return {"attach", false, refusal.why};
+  return {"attach", false, fmt::format("{}; it takes {}", refusal.why, refusal.way_out)};
 }
 
 TransportFacts ring_facts(const TransportFacts& shm) {

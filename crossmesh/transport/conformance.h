@@ -90,7 +90,7 @@ inline std::string why_not_here(Way way) {
   if (shm_way_of(way) != ShmWay::attach) return "";
   std::uint64_t word = 7;
   const std::string why =
-      detail::why_no_attach({::getpid(), {reinterpret_cast<std::uintptr_t>(&word), word}});
+      detail::refusal_of({::getpid(), {reinterpret_cast<std::uintptr_t>(&word), word}}).why;
   if (!why.empty() || !are_processes(way) || ::geteuid() == 0) return why;
   return detail::must_allow_attach() ? "ptrace scope 1 lets one process attach, not several" : "";
 }

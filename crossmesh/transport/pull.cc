@@ -331,7 +331,7 @@ LinkFacts PullTransport::facts(int peer) const {
   const detail::Traffic& traffic = connection.traffic;
   facts.way = std::string(roster_.venue->way());
   if (!roster_.venue->shares_addresses() && traffic.ways != 0) facts.way = ways_of(connection);
-  facts.why_not_attach = connection.why_not_attach;
+  facts.why_not_attach = connection.refusal.why;
   if (traffic.pulled_seconds > 0) {
     facts.bytes_per_second = static_cast<double>(traffic.pulled_bytes) / traffic.pulled_seconds;
   }

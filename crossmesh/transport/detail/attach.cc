@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crossmesh/transport/detail/attach.h"
 
-#include <fmt/format.h>
 #include <limits.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 
 #include <cerrno>
-#include <fstream>
 #include <span>
-#include <system_error>
 
 namespace crossmesh::detail {
 namespace {
@@ -90,13 +87,6 @@ bool add_runs(Reader& reader, std::uint64_t source, std::byte* target, const Loo
   return true;
 }
 
-// Yama's scope, or -1 where there is no Yama.
-int ptrace_scope() {
-  std::ifstream file("/proc/sys/kernel/yama/ptrace_scope");
-  int scope = -1;
-  return file >> scope ? scope : -1;
-}
-
 }  // namespace
 
 ReadOutcome read_runs(const Attachment& other, std::uint64_t source, std::byte* target,
@@ -106,18 +96,16 @@ ReadOutcome read_runs(const Attachment& other, std::uint64_t source, std::byte* 
   return reader.outcome();
 }
 
-std::string why_no_attach(const Attachment& other) {
-  if (other.process <= 0) return "the peer is in another pid namespace";
-  if (other.token.address == 0) return "the peer shows no word to read";
+Refusal refusal_of(const Attachment& other) {
+  if (other.process <= 0) return explain_other_namespace();
+  if (other.token.address == 0) return {"the peer shows no word to read", {}};
   std::array<iovec, 1> local{};
   std::array<iovec, 1> remote{};
   const ReadOutcome outcome = read_vectors(other, local, remote, 0);
   if (outcome.is_whole()) return {};
-  if (outcome.read_bytes >= 0) return "another process has the peer's pid";
-  const int scope = ptrace_scope();
-  if (outcome.error == EPERM && scope > 0) return fmt::format("ptrace scope {} forbids it", scope);
-  if (outcome.error == 0) return "the peer's word lies on no page";
-  return fmt::format("the system refuses: {}", std::generic_category().message(outcome.error));
+  if (outcome.read_bytes >= 0) return {"another process has the peer's pid", {}};
+  if (outcome.error == 0) return {"the peer's word lies on no page", {}};
+  return explain({outcome.error, read_ptrace_scope()});
 }
 
 pid_t process_behind(int socket) {
@@ -126,7 +114,7 @@ pid_t process_behind(int socket) {
   return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 ? peer.pid : 0;
 }
 
-bool must_allow_attach() { return ptrace_scope() == 1; }
+bool must_allow_attach() { return read_ptrace_scope() == 1; }
 
 void allow_attach(pid_t process) {
   // Where it fails the peer's test read does too, and says so.

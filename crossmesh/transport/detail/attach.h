@@ -10,9 +10,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <string>
 
 #include "crossmesh/geometry/loop_nest.h"
+#include "crossmesh/transport/refusal.h"
 
 namespace crossmesh::detail {
 
@@ -45,7 +45,7 @@ ReadOutcome read_runs(const Attachment& other, std::uint64_t source, std::byte* 
                       const LoopNest& nest);
 
 // Why memory of the other process cannot be read here; empty when a read of its word succeeds.
-std::string why_no_attach(const Attachment& other);
+Refusal refusal_of(const Attachment& other);
 
 // The process at the other end of a connected local socket; 0 when this process cannot see it.
 pid_t process_behind(int socket);

@@ -42,7 +42,7 @@ class Attach : public testing::Test {
  protected:
   void SetUp() override {
     for (std::int64_t i = 0; i < source.bytes(); ++i) source.data()[i] = std::byte(i % 251);
-    const std::string why = why_no_attach({::getpid(), token});
+    const std::string why = refusal_of({::getpid(), token}).why;
     if (!why.empty()) GTEST_SKIP() << why;
   }
 
@@ -54,7 +54,7 @@ class Attach : public testing::Test {
 TEST_F(Attach, runs_of_another_process_arrive_in_place) {
   const Child child;
   const Attachment other{child.process(), token};
-  EXPECT_EQ(why_no_attach(other), "");
+  EXPECT_EQ(refusal_of(other).why, "");
   std::memset(source.data(), 0, static_cast<std::size_t>(source.bytes()));
   // More runs than one call takes: 3000 of 5 bytes, 11 apart there and 7 here.
   const LoopNest nest{{3000}, {11}, {7}, 5, 1, 1};
@@ -96,17 +96,17 @@ TEST_F(Attach, another_process_and_a_dead_one_are_noticed) {
       read_runs({child.process(), token}, address_of(source.data()), &byte, one).is_whole());
   const ReadOutcome other = read_runs({::getpid(), token}, address_of(source.data()), &byte, one);
   EXPECT_TRUE(other.is_other_process);
-  EXPECT_EQ(why_no_attach({::getpid(), token}), "another process has the peer's pid");
-  EXPECT_EQ(why_no_attach({::getpid(), {16, 1}}), "the system refuses: Bad address");
+  EXPECT_EQ(refusal_of({::getpid(), token}).why, "another process has the peer's pid");
+  EXPECT_EQ(refusal_of({::getpid(), {16, 1}}).why, "the system refuses: Bad address");
   const pid_t dead = child.process();
   child.end();
   EXPECT_EQ(read_runs({dead, token}, address_of(source.data()), &byte, one).error, ESRCH);
-  EXPECT_EQ(why_no_attach({dead, token}), "the system refuses: No such process");
+  EXPECT_EQ(refusal_of({dead, token}).why, "the system refuses: No such process");
 }
 
 TEST_F(Attach, a_process_that_is_not_seen_or_shows_no_word_is_not_tried) {
-  EXPECT_EQ(why_no_attach({0, token}), "the peer is in another pid namespace");
-  EXPECT_EQ(why_no_attach({::getpid(), {}}), "the peer shows no word to read");
+  EXPECT_EQ(refusal_of({0, token}).why, "the peer is in another pid namespace");
+  EXPECT_EQ(refusal_of({::getpid(), {}}).why, "the peer shows no word to read");
 }
 
 }  // namespace

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "crossmesh/memory/arena.h"
@@ -56,7 +55,7 @@ struct Connection {
   Attachment attachment;
   Access takes = Access::none;     // private memory of the peer
   Access gives = Access::unknown;  // private memory of this rank
-  std::string why_not_attach;      // to the peer
+  Refusal refusal;                 // of attaching to the peer
   bool packs = false;              // some of what was posted to give goes through a ring
   std::optional<RingWriter> ring_writer;
   std::optional<RingReader> ring_reader;

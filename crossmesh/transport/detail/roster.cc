@@ -93,8 +93,8 @@ Connection assess(const Roster& roster, const FileDescriptor& socket, const Hell
   const ShmWay way = roster.options.way;
   connection.attachment = {process_behind(socket.get()), hello.token};
   if (way == ShmWay::attach || way == ShmWay::automatic) {
-    connection.why_not_attach = why_no_attach(connection.attachment);
-    if (connection.why_not_attach.empty()) connection.takes = Access::attach;
+    connection.refusal = refusal_of(connection.attachment);
+    if (connection.refusal.why.empty()) connection.takes = Access::attach;
   }
   const bool falls_back = way == ShmWay::automatic && connection.takes == Access::none;
   if (way == ShmWay::ring || falls_back) connection.takes = Access::ring;
@@ -295,14 +295,14 @@ void await_arrival(Roster& roster, int peer, Deadline deadline) {
 void require_attach(Roster& roster, Connection& connection) {
   if (roster.options.way != ShmWay::attach || connection.takes == Access::attach) return;
   if (roster.venue->shares_addresses()) return;
-  const std::string why = connection.why_not_attach;
+  const Refusal refusal = connection.refusal;
   const int peer = connection.peer;
   if (connection.state == PeerState::open) drop(roster, connection, PeerState::left);
   roster.connections.erase(peer);
   throw connect_error(ErrorCode::unsupported, "this process cannot attach to the peer", roster,
                       peer)
-      .with("why", why)
-      .hint("another way than attach");
+      .with("why", refusal.why)
+      .hint(refusal.way_out + (refusal.way_out.empty() ? "" : "; or ") + "another way than attach");
 }
 
 int milliseconds_until(Deadline deadline) {
