@@ -36,6 +36,7 @@ namespace crossmesh::conformance {
 
 enum class Way {
   inproc_threads,
+  local_threads,  // shm, as ranks of one process use it; the other threads do not look who is there
   shm_threads,
   attach_threads,
   ring_threads,
@@ -44,16 +45,19 @@ enum class Way {
   ring_processes,
 };
 
-inline constexpr std::array kThreadWays = {Way::inproc_threads, Way::shm_threads,
-                                           Way::attach_threads, Way::ring_threads};
-inline constexpr std::array kWays = {Way::inproc_threads, Way::shm_threads,   Way::attach_threads,
-                                     Way::ring_threads,   Way::shm_processes, Way::attach_processes,
-                                     Way::ring_processes};
+inline constexpr std::array kThreadWays = {Way::inproc_threads, Way::local_threads,
+                                           Way::shm_threads, Way::attach_threads,
+                                           Way::ring_threads};
+inline constexpr std::array kWays = {Way::inproc_threads,   Way::local_threads, Way::shm_threads,
+                                     Way::attach_threads,   Way::ring_threads,  Way::shm_processes,
+                                     Way::attach_processes, Way::ring_processes};
 
 inline std::string name_of(Way way) {
   switch (way) {
     case Way::inproc_threads:
       return "inproc_threads";
+    case Way::local_threads:
+      return "local_threads";
     case Way::shm_threads:
       return "shm_threads";
     case Way::attach_threads:
@@ -81,6 +85,7 @@ inline ShmWay shm_way_of(Way way) {
 // What facts say of shareable memory, and of any memory where the way is forced.
 inline std::string way_in_facts(Way way) {
   if (way == Way::inproc_threads) return "pointer";
+  if (way == Way::local_threads) return "local";
   const ShmWay forced = shm_way_of(way);
   return std::string(crossmesh::name_of(forced == ShmWay::automatic ? ShmWay::memfd : forced));
 }
@@ -166,6 +171,7 @@ class Rank {
     return make_shm({.session_name = session_name,
                      .rank = rank,
                      .way = shm_way_of(way_),
+                     .copies_within_process = way_ == Way::local_threads,
                      .ring_bytes = detail::kRingBytesMin});
   }
 

@@ -70,7 +70,7 @@ void check_attempt(const Roster& roster, const Batch& batch, const detail::Strea
   }
 }
 
-void check_transfer(const Roster& roster, const detail::Enrolment& enrolment, const Batch& batch,
+void check_transfer(const Roster& roster, const Connection& connection, const Batch& batch,
                     std::int64_t slot, const Transfer& transfer) {
   const bool gives = batch.direction == Direction::give;
   if (const std::string_view fault = detail::describe_fault(transfer); !fault.empty()) {
@@ -80,12 +80,12 @@ void check_transfer(const Roster& roster, const detail::Enrolment& enrolment, co
         .with("target_dtype", crossmesh::name_of(transfer.target_dtype));
   }
   const Region region = gives ? transfer.source_region : transfer.target_region;
-  const Buffer* buffer = enrolment.find(region);
+  const Buffer* buffer = roster.enrolment->find(region);
   if (buffer == nullptr) {
     throw slot_error(ErrorCode::invalid_argument, "post: no such region", roster, batch, slot)
         .with("region", region);
   }
-  if (gives && !enrolment.is_reachable(region)) {
+  if (gives && !connection.is_local() && !roster.enrolment->is_reachable(region)) {
     throw slot_error(ErrorCode::unsupported, "post: peers cannot reach private memory", roster,
                      batch, slot)
         .with("region", region)
@@ -165,8 +165,9 @@ void offer(detail::Bench& bench, Connection& connection, std::span<const Transfe
 
 PullTransport::PullTransport(const PullOptions& options, std::unique_ptr<detail::Venue> venue)
     : enrolment_(venue->shares_addresses(), options.way),
-      roster_(detail::open_roster({options.session_name, options.rank, options.way},
-                                  std::move(venue))) {
+      roster_(detail::open_roster(
+          {options.session_name, options.rank, options.way, options.copies_within_process},
+          std::move(venue))) {
   roster_.enrolment = &enrolment_;
   bench_.roster = &roster_;
   bench_.enrolment = &enrolment_;
@@ -243,7 +244,7 @@ Ticket PullTransport::post(const Batch& batch) {
         .with("slots_max", detail::kSlotsMax);
   }
   for (const Transfer& transfer : batch.transfers) {
-    check_transfer(roster_, enrolment_, batch, slot++, transfer);
+    check_transfer(roster_, connection, batch, slot++, transfer);
   }
   const std::int64_t first_slot = stream.append(batch.attempt, batch.transfers);
   if (gives) offer(bench_, connection, batch.transfers);
@@ -318,11 +319,11 @@ std::vector<int> PullTransport::peers() const {
 
 LinkFacts PullTransport::facts(int peer) const {
   LinkFacts facts;
-  if (peer == roster_.rank) {
+  const auto found = roster_.connections.find(peer);
+  if (found == roster_.connections.end() && peer == roster_.rank) {
     facts.way = "local";
     return facts;
   }
-  const auto found = roster_.connections.find(peer);
   if (found == roster_.connections.end()) {
     throw peer_error(ErrorCode::invalid_argument, "facts: the peer is not connected", roster_,
                      peer);
@@ -331,7 +332,9 @@ LinkFacts PullTransport::facts(int peer) const {
   const detail::Traffic& traffic = connection.traffic;
   facts.way = std::string(roster_.venue->way());
   if (!roster_.venue->shares_addresses() && traffic.ways != 0) facts.way = ways_of(connection);
+  if (connection.is_local()) facts.way = "local";
   facts.why_not_attach = connection.refusal.why;
+  facts.bytes_pulled = traffic.pulled_bytes;
   if (traffic.pulled_seconds > 0) {
     facts.bytes_per_second = static_cast<double>(traffic.pulled_bytes) / traffic.pulled_seconds;
   }

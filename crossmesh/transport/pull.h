@@ -21,6 +21,7 @@ struct PullOptions {
   std::string session_name;  // 32 lower-case hexadecimal digits
   int rank = 0;
   ShmWay way = ShmWay::automatic;                   // to memory of another process
+  bool copies_within_process = true;                // whatever the way
   std::int64_t ring_bytes = std::int64_t{4} << 20;  // of the ring for one peer
 };
 

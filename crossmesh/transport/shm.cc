@@ -128,11 +128,13 @@ class ShmVenue final : public detail::Venue {
 }  // namespace
 
 std::unique_ptr<Transport> make_shm(const ShmOptions& options) {
-  return std::make_unique<PullTransport>(PullOptions{.session_name = options.session_name,
-                                                     .rank = options.rank,
-                                                     .way = options.way,
-                                                     .ring_bytes = options.ring_bytes},
-                                         std::make_unique<ShmVenue>(options.rank, options.way));
+  return std::make_unique<PullTransport>(
+      PullOptions{.session_name = options.session_name,
+                  .rank = options.rank,
+                  .way = options.way,
+                  .copies_within_process = options.copies_within_process,
+                  .ring_bytes = options.ring_bytes},
+      std::make_unique<ShmVenue>(options.rank, options.way));
 }
 
 }  // namespace crossmesh

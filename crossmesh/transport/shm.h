@@ -18,6 +18,8 @@ struct ShmOptions {
   int rank = 0;
   // The same on every rank. A way that is forced serves shareable memory too.
   ShmWay way = ShmWay::automatic;
+  // Ranks of one process copy from each other's memory where it is, whatever the way to others.
+  bool copies_within_process = true;
   // Of the ring for one peer, which is made when something is given through it; rounded down to
   // 16 KiB.
   std::int64_t ring_bytes = std::int64_t{4} << 20;

@@ -76,11 +76,13 @@ struct Progress {
 // What the scheduler may know of the way to a peer.
 struct LinkFacts {
   // `memfd`, `attach` and `ring`, or several of them joined by `+`, as transfers were posted and
-  // pulled; the venue's usual way before that. `pointer` in one process, `local` in one rank.
+  // pulled; the venue's usual way before that. `local` between ranks of one process and in one
+  // rank; `pointer` where all ranks are threads.
   std::string way;
   bool same_host = true;
-  double bytes_per_second = 0;  // that this rank pulled at; 0 where it was not measured
-  std::string why_not_attach;   // to the peer's memory; empty where it was not tried or works
+  std::int64_t bytes_pulled = 0;  // by this rank, of the target's bytes
+  double bytes_per_second = 0;    // that this rank pulled at; 0 where it was not measured
+  std::string why_not_attach;     // to the peer's memory; empty where it was not tried or works
 };
 
 class Transport {

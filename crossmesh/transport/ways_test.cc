@@ -2,6 +2,7 @@
 // What goes from private memory, in each way and by the way that is left; and what a rank gives
 // itself.
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -44,7 +45,7 @@ struct Private {
 
 // What private memory goes by.
 std::string private_way(Way way) {
-  if (way == Way::inproc_threads) return "pointer";
+  if (way == Way::inproc_threads || way == Way::local_threads) return way_in_facts(way);
   if (shm_way_of(way) != ShmWay::automatic) return way_in_facts(way);
   return why_not_here(are_processes(way) ? Way::attach_processes : Way::attach_threads).empty()
              ? "attach"
@@ -149,10 +150,11 @@ TEST_P(Ways, shareable_and_private_memory_mix_in_one_batch) {
       const int found = i % 3 % 2 == 0 ? shared[i * 1000 + 999] : alone[i * 1000 + 999];
       check_equal(found, 3 + i % 2);
     }
-    const bool is_forced = shm_way_of(rank.way()) != ShmWay::automatic;
     const std::string way = private_way(rank.way());
-    check_equal(rank.transport().facts(1 - rank.number()).way,
-                is_forced || way == "pointer" ? way : "memfd+" + way);
+    const bool is_mixed = way_in_facts(rank.way()) == "memfd";
+    const LinkFacts facts = rank.transport().facts(1 - rank.number());
+    check_equal(facts.way, is_mixed ? "memfd+" + way : way);
+    check_equal(facts.bytes_pulled, gives ? 0 : 40'000);
     rank.meet();
   });
 }
@@ -246,8 +248,14 @@ TEST_P(Ways, a_source_that_dies_while_it_serves_is_lost) {
 // ---- The way that is taken ----------------------------------------------------------------------
 
 TEST(ShmWays, private_memory_is_not_given_where_files_alone_are_mapped) {
-  const auto giver = make_shm({.session_name = kSession, .rank = 0, .way = ShmWay::memfd});
-  const auto taker = make_shm({.session_name = kSession, .rank = 1, .way = ShmWay::memfd});
+  const auto open = [](int rank) {
+    return make_shm({.session_name = kSession,
+                     .rank = rank,
+                     .way = ShmWay::memfd,
+                     .copies_within_process = false});
+  };
+  const auto giver = open(0);
+  const auto taker = open(1);
   const Private memory(8);
   giver->enroll(memory.buffer());
   std::thread dialer([&] { taker->connect(0, giver->address(), soon()); });
@@ -337,6 +345,99 @@ TEST(ShmWays, attaching_that_was_asked_for_and_is_forbidden_is_an_error) {
     rank.meet();
   };
   EXPECT_EQ(run_ranks(Way::attach_processes, 2, body), "");
+}
+
+// Whether a process here may start others in a pid namespace of their own.
+bool may_part_pids() {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(::unshare(CLONE_NEWPID) == 0 ? 0 : 1);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+// Makes rank 1 a process that does not see the pids of others. Returns whether to go on.
+bool goes_on_apart(Rank& rank) {
+  if (rank.number() == 0) return true;
+  rank.close();
+  check(::unshare(CLONE_NEWPID) == 0, "no pid namespace");
+  const pid_t child = ::fork();
+  if (child != 0) {
+    ::waitpid(child, nullptr, 0);
+    return false;
+  }
+  rank.reopen();
+  return true;
+}
+
+TEST(ShmWays, private_memory_goes_by_the_ring_into_another_pid_namespace) {
+  if (!may_part_pids()) GTEST_SKIP() << "may not make a pid namespace";
+  const Body body = [](Rank& rank) {
+    if (!goes_on_apart(rank)) return;
+    const bool gives = rank.number() == 0;
+    const Private memory(100'000, gives ? 7 : 0);
+    rank.transport().enroll(memory.buffer());
+    rank.connect_all();
+    const std::vector<Transfer> transfers = pieces(10, 10'000);
+    rank.finish(rank.transport().post({1 - rank.number(), gives ? kGive : kTake, 1, transfers}));
+    check_equal(int{memory[99'999]}, 7);
+    const LinkFacts facts = rank.transport().facts(1 - rank.number());
+    check_equal(facts.way, "ring");
+    if (!gives) check_equal(facts.why_not_attach, "the peer is in another pid namespace");
+    rank.meet();
+  };
+  EXPECT_EQ(run_ranks(Way::shm_processes, 2, body), "");
+}
+
+TEST(ShmWays, attaching_out_of_another_pid_namespace_is_an_error_that_says_what_to_change) {
+  if (!may_part_pids()) GTEST_SKIP() << "may not make a pid namespace";
+  const Body body = [](Rank& rank) {
+    if (!goes_on_apart(rank)) return;
+    const std::string error = error_of([&] { rank.connect_all(); });
+    if (rank.number() == 1) {
+      check_equal(error,
+                  "unsupported: connect: this process cannot attach to the peer\n  peer  0\n"
+                  "  rank  1\n  why  the peer is in another pid namespace\n"
+                  "  hint  one pid namespace for all ranks (docker run --pid host, or --pid "
+                  "container:NAME); or another way than attach");
+    }
+    rank.meet();
+  };
+  EXPECT_EQ(run_ranks(Way::attach_processes, 2, body), "");
+}
+
+// ---- One process --------------------------------------------------------------------------------
+
+// Not what others would do: without attaching private memory does not go by memfd.
+TEST(ShmWays, ranks_of_one_process_copy_in_place_whatever_the_way) {
+  for (const ShmWay way : kShmWays) {
+    const auto giver = make_shm({.session_name = kSession, .rank = 0, .way = way});
+    const auto taker = make_shm({.session_name = kSession, .rank = 1, .way = way});
+    const Memory shared(100, 8);
+    const Private alone(100, 9);
+    const Private target(200);
+    giver->enroll(shared.buffer());
+    giver->enroll(alone.buffer());
+    taker->enroll(target.buffer());
+    std::thread dialer([&] { taker->connect(0, giver->address(), soon()); });
+    giver->connect(1, "", soon());
+    dialer.join();
+    const std::vector<Transfer> transfers = {
+        contiguous({.size_bytes = 100}),
+        contiguous({.source_region = 1, .target_offset_bytes = 100, .size_bytes = 100})};
+    const Ticket give = giver->post({1, kGive, 1, transfers});
+    const Ticket take = taker->post({0, kTake, 1, transfers});
+    while (taker->advance(1 << 20)) {
+    }
+    giver->advance(1);
+    EXPECT_TRUE(giver->progress(give).finished) << name_of(way);
+    EXPECT_TRUE(taker->progress(take).finished) << name_of(way);
+    EXPECT_EQ(int{target[99]} * 10 + target[100], 89) << name_of(way);
+    EXPECT_EQ(giver->facts(1).way, "local") << name_of(way);
+    EXPECT_EQ(taker->facts(0).way, "local") << name_of(way);
+    EXPECT_EQ(taker->facts(0).bytes_pulled, 200) << name_of(way);
+    EXPECT_EQ(taker->facts(0).why_not_attach, "") << name_of(way);
+  }
 }
 
 // ---- Oneself ------------------------------------------------------------------------------------

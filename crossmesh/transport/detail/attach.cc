@@ -2,11 +2,16 @@
 #include "crossmesh/transport/detail/attach.h"
 
 #include <limits.h>
+#include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <span>
+
+#include "crossmesh/memory/arena.h"
 
 namespace crossmesh::detail {
 namespace {
@@ -106,6 +111,18 @@ Refusal refusal_of(const Attachment& other) {
   if (outcome.read_bytes >= 0) return {"another process has the peer's pid", {}};
   if (outcome.error == 0) return {"the peer's word lies on no page", {}};
   return explain({outcome.error, read_ptrace_scope()});
+}
+
+bool is_this_process(const Attachment& other) {
+  if (other.process != ::getpid() || other.token.address == 0) return false;
+  // The system reads the word, since there may be no page at its address here.
+  const FileDescriptor counter(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  std::uint64_t word = 0;
+  if (::syscall(SYS_write, counter.get(), pointer(other.token.address), sizeof(word)) < 0 ||
+      ::read(counter.get(), &word, sizeof(word)) < 0) {
+    return false;
+  }
+  return word == other.token.value;
 }
 
 pid_t process_behind(int socket) {

@@ -47,6 +47,9 @@ ReadOutcome read_runs(const Attachment& other, std::uint64_t source, std::byte* 
 // Why memory of the other process cannot be read here; empty when a read of its word succeeds.
 Refusal refusal_of(const Attachment& other);
 
+// Whether it is this process, and none that was forked from it or forked it.
+bool is_this_process(const Attachment& other);
+
 // The process at the other end of a connected local socket; 0 when this process cannot see it.
 pid_t process_behind(int socket);
 

@@ -104,6 +104,15 @@ TEST_F(Attach, another_process_and_a_dead_one_are_noticed) {
   EXPECT_EQ(refusal_of({dead, token}).why, "the system refuses: No such process");
 }
 
+TEST_F(Attach, this_process_is_told_from_all_others) {
+  const Child child;
+  EXPECT_TRUE(is_this_process({::getpid(), token}));
+  EXPECT_FALSE(is_this_process({child.process(), token}));
+  EXPECT_FALSE(is_this_process({::getpid(), {token.address, token.value + 1}}));
+  EXPECT_FALSE(is_this_process({::getpid(), {16, 1}}));
+  EXPECT_FALSE(is_this_process({::getpid(), {}}));
+}
+
 TEST_F(Attach, a_process_that_is_not_seen_or_shows_no_word_is_not_tried) {
   EXPECT_EQ(refusal_of({0, token}).why, "the peer is in another pid namespace");
   EXPECT_EQ(refusal_of({::getpid(), {}}).why, "the peer shows no word to read");

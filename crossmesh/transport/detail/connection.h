@@ -47,8 +47,9 @@ struct Traffic {
 
 struct Connection {
   int peer = -1;
-  int own_index = 0;    // of this rank in the control page: 0 for the smaller rank
-  bool is_own = false;  // the peer is this rank: no socket, and both directions share a lane
+  int own_index = 0;     // of this rank in the control page: 0 for the smaller rank
+  bool is_own = false;   // the peer is this rank: no socket, and both directions share a lane
+  bool is_here = false;  // the peer is another rank of this process
   FileDescriptor socket;
   ControlPagePtr page;
   PeerMemory memory;
@@ -69,6 +70,9 @@ struct Connection {
   PeerState state = PeerState::open;
   bool had_unfinished = false;  // when the peer went
   bool is_reported = false;
+
+  // Whether shm, too, is read where it is.
+  bool is_local() const { return is_own || is_here; }
 };
 
 inline Lane& giving_lane(const Connection& c) {

@@ -20,11 +20,8 @@ Announcement about_file(int file, int fd) {
 Announcement about_region(Region region, const Buffer& buffer, int file) {
   Message message{.kind = MessageKind::region, .region = region, .file = file};
   message.size_bytes = buffer.size_bytes;
-  if (file >= 0) {
-    message.offset_bytes = buffer.shareable_offset_bytes;
-  } else {
-    message.address = reinterpret_cast<std::uintptr_t>(buffer.data);
-  }
+  message.address = reinterpret_cast<std::uintptr_t>(buffer.data);
+  if (file >= 0) message.offset_bytes = buffer.shareable_offset_bytes;
   return {message};
 }
 
@@ -77,13 +74,13 @@ Region Enrolment::add(const Buffer& buffer) {
     ++files_[static_cast<std::size_t>(file)].use_count;
   }
   regions_.push_back({buffer, file, true});
-  if (is_reachable(region)) news_.push_back(about_region(region, buffer, file));
+  news_.push_back(about_region(region, buffer, file));
   return region;
 }
 
 void Enrolment::remove(Region region) {
   OwnRegion& own = regions_[static_cast<std::size_t>(region)];
-  if (is_reachable(region)) news_.push_back({{.kind = MessageKind::retire, .region = region}});
+  news_.push_back({{.kind = MessageKind::retire, .region = region}});
   own.is_live = false;
   if (own.file < 0) return;
   OwnFile& file = files_[static_cast<std::size_t>(own.file)];
@@ -116,7 +113,7 @@ std::vector<Announcement> Enrolment::all() const {
   }
   for (std::size_t i = 0; i < regions_.size(); ++i) {
     const auto region = static_cast<Region>(i);
-    if (!regions_[i].is_live || !is_reachable(region)) continue;
+    if (!regions_[i].is_live) continue;
     announcements.push_back(about_region(region, regions_[i].buffer, regions_[i].file));
   }
   return announcements;

@@ -51,6 +51,7 @@ void look_up(int fd, const Mapping& mapping, std::int64_t begin, std::int64_t en
 }  // namespace
 
 void PeerMemory::add_file(int file, FileDescriptor fd) {
+  if (addresses_ == Addresses::shared) return;
   file_by_number_[file] = PeerFile{std::move(fd), Mapping()};
 }
 
@@ -58,6 +59,7 @@ void PeerMemory::remove_file(int file) { file_by_number_.erase(file); }
 
 void PeerMemory::add_region(Region region, PeerRegion where) {
   region_by_number_.erase(region);
+  if (addresses_ == Addresses::shared) where.file = -1;
   if (where.file < 0 && addresses_ == Addresses::none) return;
   if (where.file >= 0) {
     const auto found = file_by_number_.find(where.file);

@@ -31,7 +31,7 @@ struct PeerBytes {
 // Whose addresses a region without a file has.
 enum class Addresses {
   none,    // such a region is not known
-  shared,  // the peer is in this process, and its addresses are taken at its word
+  shared,  // the peer is in this process: no file is mapped, its addresses are taken at its word
   remote,  // the peer's process
 };
 

@@ -355,6 +355,7 @@ bool pack_slice(const Connection& connection, RingWriter& writer, const std::byt
 }  // namespace
 
 ShmWay way_of(const Enrolment& enrolment, const Connection& connection, Region region) {
+  if (connection.is_local()) return ShmWay::automatic;
   if (enrolment.is_mapped(region)) return ShmWay::memfd;
   if (connection.gives == Access::attach) return ShmWay::attach;
   return connection.gives == Access::ring ? ShmWay::ring : ShmWay::automatic;

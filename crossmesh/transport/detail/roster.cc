@@ -92,6 +92,11 @@ Connection assess(const Roster& roster, const FileDescriptor& socket, const Hell
   }
   const ShmWay way = roster.options.way;
   connection.attachment = {process_behind(socket.get()), hello.token};
+  if (roster.options.copies_within_process && is_this_process(connection.attachment)) {
+    connection.is_here = true;
+    connection.memory = PeerMemory(Addresses::shared);
+    return connection;
+  }
   if (way == ShmWay::attach || way == ShmWay::automatic) {
     connection.refusal = refusal_of(connection.attachment);
     if (connection.refusal.why.empty()) connection.takes = Access::attach;
@@ -174,10 +179,16 @@ Connection* find_by_socket(std::map<int, Connection>& connections, int socket) {
   return nullptr;
 }
 
+// Whether the peer's memory is to be read by attaching alone, and cannot.
+bool lacks_attach(const Roster& roster, const Connection& connection) {
+  if (roster.options.way != ShmWay::attach || roster.venue->shares_addresses()) return false;
+  return !connection.is_here && connection.takes != Access::attach;
+}
+
 // Whether an arrival that has gone is to be told of; others may dial again.
 bool is_kept(const Roster& roster, const Connection& arrival) {
   if (arrival.peer == roster.awaited && arrival.gives != Access::unknown) return true;
-  return roster.options.way == ShmWay::attach && arrival.takes != Access::attach;
+  return lacks_attach(roster, arrival);
 }
 
 void handle(Roster& roster, int fd, bool has_room) {
@@ -293,8 +304,7 @@ void await_arrival(Roster& roster, int peer, Deadline deadline) {
 
 // Where attaching was asked for and nothing else will do.
 void require_attach(Roster& roster, Connection& connection) {
-  if (roster.options.way != ShmWay::attach || connection.takes == Access::attach) return;
-  if (roster.venue->shares_addresses()) return;
+  if (!lacks_attach(roster, connection)) return;
   const Refusal refusal = connection.refusal;
   const int peer = connection.peer;
   if (connection.state == PeerState::open) drop(roster, connection, PeerState::left);

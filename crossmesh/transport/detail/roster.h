@@ -18,6 +18,7 @@ struct RosterOptions {
   std::string session_name;  // 32 hexadecimal digits
   int rank = 0;
   ShmWay way = ShmWay::automatic;
+  bool copies_within_process = true;
 };
 
 struct Roster {

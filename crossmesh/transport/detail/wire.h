@@ -66,7 +66,7 @@ struct Hello {
 enum class MessageKind : std::uint32_t {
   bell,    // look at the control page
   file,    // `file`, with its descriptor: regions may lie in it
-  region,  // `region` lies at `offset_bytes` of `file`, or at `address`
+  region,  // `region` lies at `address`, and at `offset_bytes` of `file` if it has one
   retire,  // `region` is gone
   forget,  // `file` is gone
   access,  // how the sender takes private memory of the receiver
