@@ -6,6 +6,7 @@
 #include <fstream>
 #include <memory>
 
+#include "cli/colocated.h"
 #include "cli/command.h"
 #include "cli/format.h"
 #include "cli/launcher.h"
@@ -30,6 +31,7 @@ struct MoveCommand {
   // Of a launched rank.
   std::string session;
   int rank = -1;
+  int beside = -1;  // another rank of the same process
   int report_fd = -1;
 };
 
@@ -49,6 +51,8 @@ void add_move_options(CLI::App& command, MoveCommand& move) {
                   "How shm reaches a trainer's memory; attach and ring make that memory private")
       ->check(CLI::IsMember(way_names()))
       ->capture_default_str();
+  command.add_flag("--colocate", move.options.colocate,
+                   "Trainer i and engine i are one process, and copy there");
   command.add_option("--iterations", move.options.iterations, "Updates to make, each checked")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
@@ -89,6 +93,12 @@ void finish_options(MoveCommand& move) {
     throw Error(ErrorCode::invalid_argument, "move: --way chooses between processes, not threads")
         .with("transport", "inproc")
         .with("way", move.way)
+        .hint("--transport shm");
+  }
+  if (move.options.colocate && move.options.transport == "inproc") {
+    throw Error(ErrorCode::invalid_argument,
+                "move: --colocate pairs ranks in processes, and threads are in one")
+        .with("transport", "inproc")
         .hint("--transport shm");
   }
   if (move.options.pause && move.options.transport == "inproc") {
@@ -231,7 +241,7 @@ int run_move(MoveCommand& move) {
   Launch job;
   job.arguments = own_words();
   job.session = new_session_name();
-  job.rank_count = counts.trainers + counts.engines;
+  job.ranks = ranks_of_processes(counts, move.options.colocate);
   job.grace =
       std::chrono::milliseconds(static_cast<std::int64_t>(move.options.timeout_seconds * 2000));
   if (move.options.pause) {
@@ -251,17 +261,23 @@ int run_launched_rank(MoveCommand& move) {
     on_iteration = [&](int done) { progress->update(done); };
   }
   if (move.options.pause) hold_continue_signal();
+  std::vector<int> ranks = {move.rank};
+  if (move.beside >= 0) ranks.push_back(move.beside);
   const RankOptions options{move.options, move.session, move.rank,
                             [&] { report_pause(move.report_fd); }};
-  const RankOutcome outcome = run_rank(
-      options,
-      [&] {
-        return make_shm({.session_name = move.session, .rank = move.rank, .way = move.options.way});
+  const std::vector<RankOutcome> outcomes = run_ranks(
+      ranks, options,
+      [&](int rank) {
+        return make_shm({.session_name = move.session, .rank = rank, .way = move.options.way});
       },
       on_iteration);
   if (progress) progress->finish();
-  report_outcome(move.report_fd, outcome);
-  return outcome.error ? kExitFailed : kExitDone;
+  bool failed = false;
+  for (const RankOutcome& outcome : outcomes) {
+    report_outcome(move.report_fd, outcome);
+    failed |= outcome.error.has_value();
+  }
+  return failed ? kExitFailed : kExitDone;
 }
 
 }  // namespace
@@ -285,6 +301,7 @@ void register_move(CLI::App& app, Invocation& invocation) {
   launched->add_flag("--json", rank->json, "Ignored");
   launched->add_option("--session", rank->session)->required();
   launched->add_option("--rank", rank->rank)->required();
+  launched->add_option("--beside", rank->beside);
   launched->add_option("--report-fd", rank->report_fd)->required();
   launched->callback(
       [=, &invocation] { invocation.run = [=] { return run_launched_rank(*rank); }; });

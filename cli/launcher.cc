@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstring>
 #include <optional>
+#include <sstream>
 
 #include "crossmesh/base/error.h"
 #include "crossmesh/memory/arena.h"
@@ -23,13 +24,14 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kLook{20};
 
-// report = { pause } outcome
+// report = { pause } outcome { outcome }
 // pause  = "paused" newline
-// outcome = JSON on one line
+// outcome = JSON on one line, newline
 constexpr std::string_view kPaused = "paused\n";
 
 struct Child {
-  RankProcess process;
+  std::vector<int> ranks;
+  pid_t pid = 0;
   FileDescriptor report;
   std::string text;
   std::optional<int> status;
@@ -39,7 +41,8 @@ struct Child {
   bool has_paused() const { return text.starts_with(kPaused); }
 };
 
-[[noreturn]] void become_rank(const Launch& launch, int rank, int report_fd, pid_t parent) {
+[[noreturn]] void become_rank(const Launch& launch, const std::vector<int>& ranks, int report_fd,
+                              pid_t parent) {
   // A launcher that dies takes its ranks with it.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(1);
@@ -47,10 +50,14 @@ struct Child {
   words.insert(words.end(), launch.arguments.begin(), launch.arguments.end());
   for (const auto& [name, value] :
        {std::pair<std::string, std::string>{"--session", launch.session},
-        {"--rank", std::to_string(rank)},
+        {"--rank", std::to_string(ranks.front())},
         {"--report-fd", std::to_string(report_fd)}}) {
     words.push_back(name);
     words.push_back(value);
+  }
+  if (ranks.size() > 1) {
+    words.emplace_back("--beside");
+    words.push_back(std::to_string(ranks.back()));
   }
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());
@@ -59,7 +66,8 @@ struct Child {
   ::_exit(127);
 }
 
-Child start(const Launch& launch, int rank) {
+Child start(const Launch& launch, const std::vector<int>& ranks) {
+  const int rank = ranks.front();
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) {
     throw Error(ErrorCode::io_failed, "launch: cannot make a pipe")
@@ -78,10 +86,11 @@ Child start(const Launch& launch, int rank) {
   }
   if (pid == 0) {
     ::fcntl(write_end.get(), F_SETFD, 0);
-    become_rank(launch, rank, write_end.get(), parent);
+    become_rank(launch, ranks, write_end.get(), parent);
   }
   ::fcntl(child.report.get(), F_SETFL, O_NONBLOCK);
-  child.process = {rank, pid};
+  child.ranks = ranks;
+  child.pid = pid;
   return child;
 }
 
@@ -97,8 +106,8 @@ void read_report(Child& child) {
 void look_at(Child& child) {
   if (child.status) return;
   int status = 0;
-  const pid_t seen = ::waitpid(child.process.pid, &status, WNOHANG | WUNTRACED | WCONTINUED);
-  if (seen != child.process.pid) return;
+  const pid_t seen = ::waitpid(child.pid, &status, WNOHANG | WUNTRACED | WCONTINUED);
+  if (seen != child.pid) return;
   if (WIFSTOPPED(status)) {
     child.stopped = true;
   } else if (WIFCONTINUED(status)) {
@@ -108,11 +117,13 @@ void look_at(Child& child) {
   }
 }
 
-RankOutcome outcome_of(const Child& child) {
-  const int rank = child.process.rank;
-  const std::string text = child.text.substr(child.has_paused() ? kPaused.size() : 0);
-  const auto json = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_object()) return outcome_from_json(json);
+// Of one of its ranks.
+RankOutcome outcome_of(const Child& child, int rank) {
+  std::istringstream lines(child.text);
+  for (std::string line; std::getline(lines, line);) {
+    const auto json = nlohmann::ordered_json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (json.is_object() && json.value("rank", -1) == rank) return outcome_from_json(json);
+  }
   RankOutcome outcome;
   outcome.rank = rank;
   outcome.title = fmt::format("rank {}", rank);
@@ -145,7 +156,7 @@ bool all_of_living(const std::vector<Child>& children,
 
 void signal_all(const std::vector<Child>& children, int signal) {
   for (const Child& child : children) {
-    if (!child.status) ::kill(child.process.pid, signal);
+    if (!child.status) ::kill(child.pid, signal);
   }
 }
 
@@ -169,7 +180,10 @@ class Pauser {
     }
     if (!asked_ || !all_of_living(children, [](const Child& c) { return c.stopped; })) return;
     std::vector<RankProcess> processes;
-    for (const Child& child : children) processes.push_back(child.process);
+    for (const Child& child : children) {
+      for (const int rank : child.ranks) processes.push_back({rank, child.pid});
+    }
+    std::ranges::sort(processes, {}, &RankProcess::rank);
     launch_.on_all_stopped(processes);
     told_ = true;
   }
@@ -214,14 +228,17 @@ void await_children(const Launch& launch, std::vector<Child>& children) {
 std::vector<RankOutcome> launch(const Launch& launch) {
   std::vector<Child> children;
   try {
-    for (int rank = 0; rank < launch.rank_count; ++rank) children.push_back(start(launch, rank));
+    for (const std::vector<int>& ranks : launch.ranks) children.push_back(start(launch, ranks));
   } catch (const Error&) {
     signal_all(children, SIGKILL);
     throw;
   }
   await_children(launch, children);
   std::vector<RankOutcome> outcomes;
-  for (const Child& child : children) outcomes.push_back(outcome_of(child));
+  for (const Child& child : children) {
+    for (const int rank : child.ranks) outcomes.push_back(outcome_of(child, rank));
+  }
+  std::ranges::sort(outcomes, {}, &RankOutcome::rank);
   return outcomes;
 }
 
@@ -247,7 +264,7 @@ sigset_t continue_signal() {
 
 void report_outcome(int fd, const RankOutcome& outcome) {
   using Handler = nlohmann::ordered_json::error_handler_t;
-  write_all(fd, to_json(outcome).dump(-1, ' ', false, Handler::replace));
+  write_all(fd, to_json(outcome).dump(-1, ' ', false, Handler::replace) + "\n");
 }
 
 void hold_continue_signal() {

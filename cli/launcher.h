@@ -14,13 +14,13 @@ namespace crossmesh::cli {
 
 struct RankProcess {
   int rank = 0;
-  int pid = 0;
+  int pid = 0;  // ranks may share one
 };
 
 struct Launch {
   std::vector<std::string> arguments;  // of each rank, after the binary's name and `rank`
   std::string session;
-  int rank_count = 0;
+  std::vector<std::vector<int>> ranks;  // of each process: one or two
   // Called once every rank has come to the phase of --pause, and is stopped there.
   std::function<void(const std::vector<RankProcess>&)> on_all_stopped;
   // Once a rank has failed, the others have this long to end by themselves; none at all when all
@@ -28,20 +28,20 @@ struct Launch {
   std::chrono::milliseconds grace{20'000};
 };
 
-// Runs `crossmesh rank ...` once per rank and returns an outcome for each: of a process that died
-// without a word, its signal or exit code, and the state `ended`; of one that had to be killed, the
-// state `killed`.
+// Runs `crossmesh rank ...` once per process and returns an outcome for each rank, by rank: of a
+// process that died without a word, its signal or exit code, and the state `ended`; of one that had
+// to be killed, the state `killed`. A second rank of a process is named by --beside.
 // Throws: io_failed when a process cannot be started.
 std::vector<RankOutcome> launch(const Launch& launch);
 
 // -- On the side of a launched rank; `fd` is its --report-fd -------------------------------------
 
-// Says how it ended.
+// Says how a rank of this process ended. Each is told once the last has ended.
 void report_outcome(int fd, const RankOutcome& outcome);
 
-// Says that this rank has come to the phase of --pause, and waits there for SIGCONT. The launcher
-// stops the process once all are there; until then what it has sent still leaves it.
-// Requires: hold_continue_signal was called before any thread started.
+// Says that every rank of this process has come to the phase of --pause, and waits there for
+// SIGCONT. The launcher stops the process once all are there; until then what it has sent still
+// leaves it. Requires: hold_continue_signal was called before any thread started.
 void report_pause(int fd);
 void hold_continue_signal();
 

@@ -4,10 +4,10 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <numeric>
 #include <random>
-#include <system_error>
-#include <thread>
 
+#include "cli/colocated.h"
 #include "cli/model.h"
 #include "cli/move_engine.h"
 #include "cli/move_floor.h"
@@ -87,12 +87,13 @@ class RankProgram {
   Model model_;
   Layout source_;
   Layout target_;
-  int version_ = 0;       // of the update under way
+  int version_ = 0;  // of the update under way
+  // Their memory outlives the session, whose peers may read it until it has gone.
+  std::optional<MoveTrainer> trainer_;
+  std::optional<MoveEngine> engine_;
   Transport* transport_;  // the session owns it
   Session session_;
   std::function<void(int)> on_iteration_;
-  std::optional<MoveTrainer> trainer_;
-  std::optional<MoveEngine> engine_;
   std::unique_ptr<Floor> floor_;
   MoveResult result_;
 };
@@ -183,6 +184,7 @@ nlohmann::json RankProgram::ways() const {
     ways.push_back({{"trainer", peer},
                     {"engine", options_.rank},
                     {"way", facts.way},
+                    {"bytes", facts.bytes_pulled},
                     {"bytes_per_second", facts.bytes_per_second},
                     {"why_not_attach", facts.why_not_attach}});
   }
@@ -288,32 +290,13 @@ RankCounts check_move(const MoveOptions& options) {
 std::vector<RankOutcome> move_in_threads(const MoveOptions& options) {
   const RankCounts counts = check_move(options);
   check_descriptors(counts);
-  const int ranks = counts.trainers + counts.engines;
+  std::vector<int> ranks(static_cast<std::size_t>(counts.trainers + counts.engines));
+  std::iota(ranks.begin(), ranks.end(), 0);
   InprocHub hub;
   const std::string session = new_session_name();
-  std::vector<RankOutcome> outcomes(static_cast<std::size_t>(ranks));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank) {
-    RankOutcome& outcome = outcomes[static_cast<std::size_t>(rank)];
-    const auto run = [&, rank] {
-      outcome = run_rank({options, session, rank, {}}, [&, rank] {
-        return make_inproc({&hub, session, rank});
-      });
-    };
-    try {
-      threads.emplace_back(run);
-    } catch (const std::system_error& error) {
-      // The ranks that run miss this one, and end.
-      outcome.rank = rank;
-      outcome.title = fmt::format("rank {}", rank);
-      outcome.error = Error(ErrorCode::io_failed, "move: the system gives no more threads")
-                          .with("rank", rank)
-                          .with("ranks", ranks)
-                          .with("system", error.code().message());
-    }
-  }
-  for (std::thread& thread : threads) thread.join();
-  return outcomes;
+  return run_ranks(ranks, {options, session, 0, {}}, [&](int rank) {
+    return make_inproc({&hub, session, rank});
+  });
 }
 
 std::string new_session_name() {

@@ -26,6 +26,7 @@ struct MoveOptions {
   Request request;
   std::string transport = "shm";
   ShmWay way = ShmWay::automatic;  // of shm; attach and ring are tried on private memory
+  bool colocate = false;           // trainer i and engine i are one process
   int iterations = 3;
   std::optional<Phase> pause;  // stop every rank there, in the last update
   FloorKind floor = FloorKind::memcpy;

@@ -55,6 +55,7 @@ void MoveResult::add_ways(const std::vector<nlohmann::json>& ways_of_rank) {
       ways_.push_back({{"trainer", one.at("trainer")},
                        {"engine", one.at("engine")},
                        {"way", one.at("way")},
+                       {"bytes", one.at("bytes")},
                        {"bytes_per_second", one.at("bytes_per_second")},
                        {"why_not_attach", one.at("why_not_attach")}});
     }
@@ -71,6 +72,7 @@ nlohmann::ordered_json MoveResult::to_json(const MoveOptions& options,
   json["elements_checked"] = elements_checked_;
   if (!first_fault_.empty()) json["fault"] = first_fault_;
   json["transport"] = options.transport;
+  json["colocate"] = options.colocate;
   json["route"] = options.request.schedule.route == Route::packed ? "packed" : "direct";
   json["iterations"] = iterations_;
   json["bytes_needed"] = sums.bytes_needed;

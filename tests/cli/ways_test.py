@@ -7,6 +7,7 @@ The binary is named by the environment variable CROSSMESH.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -18,6 +19,12 @@ from typing import Any
 BINARY = os.path.abspath(os.environ.get("CROSSMESH", "build/dev/bin/crossmesh"))
 CONFIGS = Path(__file__).resolve().parent.parent / "data" / "configs"
 DONE, FAILED, USAGE = 0, 1, 2
+# A dense model and one with experts, each on meshes of two ranks a side.
+MODELS = ("small-qwen3", "small-qwen3-moe")
+MESHES = {
+    "small-qwen3": (("fsdp=2", "tp=2"),),
+    "small-qwen3-moe": (("fsdp=2", "tp=2,experts=linear"), ("ep=2", "tp=2")),
+}
 ROUTES = ((), ("--route", "packed", "--staging-bytes-max", "4096"))
 CASTS = ((), ("--param-dtype", "F32"))
 
@@ -41,37 +48,49 @@ class Ways(unittest.TestCase):
     def setUpClass(cls) -> None:
         cls.folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(cls.folder.cleanup)
-        subprocess.run(
-            [BINARY, "synth", cls.folder.name + "/model", "--config",
-             CONFIGS / "small-qwen3.json"],
-            check=True, capture_output=True,
-        )
+        for model in MODELS:
+            subprocess.run(
+                [BINARY, "synth", f"{cls.folder.name}/{model}", "--config",
+                 CONFIGS / f"{model}.json"],
+                check=True, capture_output=True,
+            )
 
-    def run_binary(self, *words: str) -> tuple[int, str, str]:
+    def run_binary(self, *words: str, model: str = "small-qwen3",
+                   mesh: tuple[str, str] = ("fsdp=2", "tp=2")) -> tuple[int, str, str]:
         done = subprocess.run(
-            [BINARY, "move", self.folder.name + "/model", "--trainer", "fsdp=2", "--engine", "tp=2",
-             "--iterations", "2", *words],
+            [BINARY, "move", f"{self.folder.name}/{model}", "--trainer", mesh[0],
+             "--engine", mesh[1], "--iterations", "2", *words],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=300,
         )
         return done.returncode, done.stdout, done.stderr
 
-    def ways(self, *words: str) -> list[dict[str, Any]]:
-        """Returns the ways of a move that must succeed."""
-        code, output, errors = self.run_binary(*words, "--json")
+    def move(self, *words: str, **job: Any) -> dict[str, Any]:
+        """Returns the result of a move that must succeed."""
+        code, output, errors = self.run_binary(*words, "--json", **job)
         self.assertEqual((code, errors), (DONE, ""))
         found = json.loads(output)
         self.assertIs(found["verified"], True)
+        return found
+
+    def ways(self, *words: str, **job: Any) -> list[dict[str, Any]]:
+        """Returns how each pair of two trainers and two engines moved its bytes."""
+        found = self.move(*words, **job)
         self.assertEqual([(way["trainer"], way["engine"]) for way in found["ways"]],
                          [(0, 2), (1, 2), (0, 3), (1, 3)])
         self.assertTrue(all(way["bytes_per_second"] > 0 for way in found["ways"]))
         return found["ways"]
 
     def assert_way(self, way: str, *words: str) -> None:
-        for route in ROUTES:
-            for cast in CASTS:
-                with self.subTest(words=words, route=route, cast=cast):
-                    taken = self.ways(*words, *route, *cast)
-                    self.assertEqual({one["way"] for one in taken}, {way})
+        for model in MODELS:
+            for mesh in MESHES[model]:
+                for route, cast in itertools.product(ROUTES, CASTS):
+                    with self.subTest(words=words, mesh=mesh, route=route, cast=cast):
+                        taken = self.ways(*words, *route, *cast, model=model, mesh=mesh)
+                        self.assertEqual({one["way"] for one in taken}, {way})
+
+    def assert_each_byte_is_in_one_pair(self, found: dict[str, Any]) -> None:
+        self.assertEqual(sum(way["bytes"] for way in found["ways"]),
+                         found["bytes_needed"] * len(found["iterations"]))
 
     def test_memory_that_can_be_shared_is_mapped(self) -> None:
         self.assert_way("memfd")
@@ -99,6 +118,12 @@ class Ways(unittest.TestCase):
         code, output, errors = self.run_binary("--way", "cma")
         self.assertEqual((code, output), (USAGE, ""))
         self.assertIn("--way", errors)
+
+
+    def test_each_byte_is_reported_for_the_pair_that_moved_it(self) -> None:
+        for words in ((), ("--way", "ring"), ("--transport", "inproc"), ("--opaque", "model.norm*")):
+            with self.subTest(words=words):
+                self.assert_each_byte_is_in_one_pair(self.move(*words))
 
 
 if __name__ == "__main__":
