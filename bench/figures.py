@@ -4,8 +4,8 @@
 
     bench/figures.py [--write] [--model FOLDER]
 
-Needs the release preset's `crossmesh` and `memory_bench`, and a checkpoint of Qwen3-0.6B's size
-(demo.sh makes one in build/demo/qwen3-0.6b). Without --write it only prints.
+Needs the release preset's `crossmesh`, `memory_bench` and `shm_bench`, and a checkpoint of
+Qwen3-0.6B's size (demo.sh makes one in build/demo/qwen3-0.6b). Without --write it only prints.
 """
 
 from __future__ import annotations
@@ -160,6 +160,18 @@ def kernel_table() -> str:
     return "\n".join(rows)
 
 
+def private_table() -> str:
+    """Returns what shm_bench prints, its ratios beside what they have to reach."""
+    bounds = {"qwen3_600m": "0.65", "rows_of_2048": "0.35", "rows_of_3072": "0.35"}
+    rows = ["| private memory | one raw read | attach | of raw | bound | ring | of raw |",
+            "|---|---|---|---|---|---|---|"]
+    for line in run(str(BIN / "shm_bench")).splitlines()[1:]:
+        name, raw, attach, attach_ratio, _, ring, ring_ratio, _ = line.split()
+        rows.append(f"| `{name}` | {raw} GB/s | {attach} GB/s | **{attach_ratio}** "
+                    f"| {bounds.get(name, '—')} | {ring} GB/s | {ring_ratio} |")
+    return "\n".join(rows)
+
+
 def replace_between(path: Path, mark: str, text: str) -> None:
     old = path.read_text()
     new = re.sub(f"(<!-- {mark}:begin -->\n).*(<!-- {mark}:end -->)",
@@ -180,6 +192,7 @@ def main() -> None:
              moves,
              f"### Many names and short runs, medians of {MOVE_ROUNDS} rounds, all verified",
              runs_table(),
+             "### Private memory, medians of 11 rounds", private_table(),
              "### Copy kernels", kernel_table()]
     text = "\n\n".join(parts)
     print(text)

@@ -109,6 +109,11 @@ RunsFloor::RunsFloor(Session& session, int rank, int trainer_count, const Parame
       {"pid", ::getpid()}, {"fd", buffer.shareable_fd}, {"bytes", buffer.size_bytes}};
   for (const ParameterPlace& place : memory.places) own["places"].push_back(place.offset_bytes);
   const std::vector<nlohmann::json> all = session.exchange("floor memory", own);
+  if (is_trainer && buffer.size_bytes > 0 && buffer.shareable_fd < 0) {
+    throw Error(ErrorCode::unsupported, "floor: another process cannot loop over private memory")
+        .with("rank", rank)
+        .hint("--way memfd, or --floor memcpy");
+  }
   if (is_trainer) weights_ = buffer;
   if (is_trainer) return;
   for (int r = 0; r < trainer_count; ++r) {
