@@ -23,7 +23,19 @@ struct SynthRequest {
   std::uint64_t seed = 0;
   int shards = 1;
   bool replace = false;
+  bool stacked_experts = false;
 };
+
+// A config says nothing of the form that experts have in a checkpoint.
+std::vector<TensorInfo> tensors_to_make(const SynthRequest& request, const Model& model) {
+  if (!request.stacked_experts) return model.catalog.tensors;
+  if (model.config.experts == 0) {
+    throw Error(ErrorCode::invalid_argument, "synth: the model has no experts to stack")
+        .with("config", request.config)
+        .with("model_type", model.config.model_type);
+  }
+  return tensors_of(family_of(model.config, ExpertForm::stacked), model.config);
+}
 
 int run_synth(const SynthRequest& request, bool json) {
   const Model model = open_model(request.config);
@@ -32,10 +44,11 @@ int run_synth(const SynthRequest& request, bool json) {
         .with("folder", request.config)
         .hint("give the config.json itself");
   }
-  const std::int64_t bytes = byte_count(model.catalog);
+  const Catalog catalog{tensors_to_make(request, model)};
+  const std::int64_t bytes = byte_count(catalog);
   const auto start = std::chrono::steady_clock::now();
   Progress progress("writing", bytes);
-  synth(model.catalog.tensors,
+  synth(catalog.tensors,
         {.folder = request.folder,
          .config_text = model.config_text,
          .seed = request.seed,
@@ -50,12 +63,12 @@ int run_synth(const SynthRequest& request, bool json) {
                 {"model", model.config.architecture},
                 {"seed", request.seed},
                 {"shards", request.shards},
-                {"tensors", model.catalog.tensors.size()},
+                {"tensors", catalog.tensors.size()},
                 {"bytes", bytes},
                 {"seconds", seconds}});
   } else {
     print_text(fmt::format("{}: {} tensors, {}, {} file{}, seed {}, {}\n", request.folder,
-                           model.catalog.tensors.size(), bytes_text(bytes), request.shards,
+                           catalog.tensors.size(), bytes_text(bytes), request.shards,
                            request.shards == 1 ? "" : "s", request.seed, seconds_text(seconds)));
   }
   return kExitDone;
@@ -77,6 +90,8 @@ void register_synth(CLI::App& app, Invocation& invocation) {
       ->type_name("K")
       ->capture_default_str();
   command->add_flag("--replace", request->replace, "Remove a checkpoint that is in DIR");
+  command->add_flag("--stacked-experts", request->stacked_experts,
+                    "All experts of a layer in two tensors");
   command->add_flag("--json", invocation.json, "Print JSON");
   command->callback([request, &invocation] {
     invocation.run = [request, json = invocation.json] { return run_synth(*request, json); };

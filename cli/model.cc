@@ -58,6 +58,15 @@ void read_config(Model& model, const fs::path& file) {
   }
 }
 
+void find_experts(Model& model) {
+  try {
+    model.expert_form = expert_form_of(model.config, model.catalog);
+  } catch (Error& error) {
+    error.with("folder", model.path.string());
+    throw;
+  }
+}
+
 std::int64_t first_difference(std::span<const std::byte> a, std::span<const std::byte> b) {
   return std::mismatch(a.begin(), a.end(), b.begin()).first - a.begin();
 }
@@ -78,6 +87,7 @@ Model open_model(const fs::path& path) {
     read_config(model, *config);
     model.checkpoint = read(path);
     model.catalog = model.checkpoint->catalog();
+    find_experts(model);
     return model;
   }
   if (!fs::exists(status)) {
@@ -102,8 +112,8 @@ Layout source_layout(const Model& model, const Request& request) {
 Layout target_layout(const Model& model, const Request& request) {
   Layout target = names_layout_file(request.engine)
                       ? layout_of_spec(request.engine)
-                      : lay_out(family_of(model.config), model.config, parse_spec(request.engine),
-                                EngineOptions{request.parameter_dtype});
+                      : lay_out(family_of(model.config, model.expert_form), model.config,
+                                parse_spec(request.engine), EngineOptions{request.parameter_dtype});
   for (const std::string& pattern : request.opaque) {
     mark_opaque(target, pattern, "asked for by --opaque " + pattern);
   }

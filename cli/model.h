@@ -21,13 +21,14 @@ struct Model {
   std::filesystem::path path;
   std::string config_text;
   ModelConfig config;
+  ExpertForm expert_form = ExpertForm::each;
   Catalog catalog;                       // of the checkpoint, or of what the config implies
   std::optional<Checkpoint> checkpoint;  // nothing where MODEL is a config.json
 };
 
 // Opens a checkpoint's folder (its config.json and its tensors), or a config.json alone.
 // Throws: invalid_argument when there is neither at `path`, or no config.json in the folder;
-// whatever read and parse_config throw.
+// whatever read, parse_config and expert_form_of throw.
 Model open_model(const std::filesystem::path& path);
 
 // The training side. A spec `@FILE` is a layout on disk. Throws: as shard and read_layout_file.

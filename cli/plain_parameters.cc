@@ -197,8 +197,14 @@ ExpertNames names_of(const PlainConfig& config) {
   return {"gate_proj", "up_proj", "down_proj"};
 }
 
+// What the names of an engine's parameters and of a checkpoint's tensors begin with.
+struct Prefixes {
+  std::string engine;
+  std::string checkpoint;
+};
+
 // Gate and up of an expert on top of each other, experts on top of each other.
-std::vector<PlainParameter> routed_experts(const std::string& prefix, const PlainConfig& config,
+std::vector<PlainParameter> routed_experts(const Prefixes& prefixes, const PlainConfig& config,
                                            const PlainEngine& engine) {
   const bool is_cut = engine.spread == PlainSpread::cut;
   const Shard shard = is_cut ? Shard{"dp * tp", std::int64_t{engine.dp} * engine.tp,
@@ -210,7 +216,8 @@ std::vector<PlainParameter> routed_experts(const std::string& prefix, const Plai
   const std::int64_t local = divide(all, shard, "an expert's size");
   const std::int64_t hidden = config.hidden;
   const auto slots = static_cast<std::int64_t>(numbers.size());
-  const std::string engine_prefix = prefix + "routed_experts.";
+  const std::string engine_prefix = prefixes.engine + "routed_experts.";
+  const std::string& prefix = prefixes.checkpoint;
   PlainParameter w13{engine_prefix + "w13_weight", {slots, 2 * local, hidden}, "", {}};
   PlainParameter w2{engine_prefix + "w2_weight", {slots, hidden, local}, "", {}};
   w13.storage = w13.name;
@@ -249,12 +256,17 @@ std::vector<PlainParameter> feed_forward(const std::string& layer, bool with_exp
   const PlainExperts& experts = config.experts;
   if (!with_experts) return mlp(layer + "mlp.", config.intermediate, config, shard);
   const std::string prefix = layer + (config.model == "mixtral" ? "block_sparse_moe." : "mlp.");
+  // Checkpoints that stack experts call mixtral's as other models' are called.
+  const std::string source = engine.has_stacked_experts ? layer + "mlp." : prefix;
   std::vector<PlainParameter> result;
-  result.push_back(whole(prefix + "gate.weight", experts.count, config.hidden));
+  result.push_back(fuse(prefix + "gate.weight",
+                        {{source + "gate.weight", experts.count, 0, experts.count}},
+                        config.hidden));
   if (experts.has_correction_bias) {
     result.push_back(whole(prefix + "gate.e_score_correction_bias", experts.count));
   }
-  for (PlainParameter& one : routed_experts(prefix + "experts.", config, engine)) {
+  for (PlainParameter& one :
+       routed_experts({prefix + "experts.", source + "experts."}, config, engine)) {
     result.push_back(std::move(one));
   }
   if (experts.shared_intermediate > 0) {

@@ -263,6 +263,9 @@ TEST(PlainParameters, take_experts_that_the_checkpoint_stacks) {
   EXPECT_EQ(parts_of(parameters, experts + "routed_experts.w2_weight"),
             experts + "down_proj [5, 10, 8] rows 30+10 column 0 to 0\n" + experts +
                 "down_proj [5, 10, 8] rows 40+10 column 0 to 10\n");
+  EXPECT_EQ(parts_of(parameters_of(with_experts("mixtral"), {.has_stacked_experts = true}),
+                     "model.layers.1.block_sparse_moe.gate.weight"),
+            "model.layers.1.mlp.gate.weight [5, 10] rows 0+5 column 0 to 0\n");
   const auto cut = parameters_of(with_experts("qwen3_moe"),
                                  {.tp = 2, .tp_rank = 1, .has_stacked_experts = true});
   EXPECT_TRUE(parts_of(cut, experts + "routed_experts.w13_weight")

@@ -9,6 +9,7 @@
 #include <span>
 #include <string_view>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
 
 #include "crossmesh/base/checked.h"
@@ -58,6 +59,12 @@ constexpr TpRule kEtpRules[] = {
     {"w1.weight", 0},        {"w3.weight", 0},      {"w2.weight", 1},
 };
 
+// Of a tensor that stacks all experts of a layer on dimension 0.
+constexpr TpRule kStackRules[] = {{"experts.gate_up_proj", 1}, {"experts.down_proj", 2}};
+
+// Each expert's gate there lies above its up, and etp cuts both alike.
+constexpr std::string_view kGateAndUp = "experts.gate_up_proj";
+
 // A suffix counts only where a word of the name starts.
 bool ends_with_words(std::string_view name, std::string_view suffix) {
   if (!name.ends_with(suffix)) return false;
@@ -88,6 +95,7 @@ std::int64_t number_of(std::string_view word) {
 struct Place {
   std::int64_t layer = kNone;   // the first word that is a number
   std::int64_t expert = kNone;  // the number after the word `experts`
+  bool is_stack = false;        // another word is after it, the last: of all experts
   bool is_embedding = false;    // a word begins with `embed`
 };
 
@@ -98,7 +106,10 @@ Place place_of(std::string_view name) {
     const std::size_t end = std::min(name.find('.', begin), name.size());
     const std::string_view word = name.substr(begin, end - begin);
     if (place.layer == kNone) place.layer = number_of(word);
-    if (before == "experts" && place.expert == kNone) place.expert = number_of(word);
+    if (before == "experts" && place.expert == kNone) {
+      place.expert = number_of(word);
+      place.is_stack = place.expert == kNone && end == name.size();
+    }
     if (word.starts_with("embed")) place.is_embedding = true;
     before = word;
     begin = end + 1;
@@ -106,14 +117,17 @@ Place place_of(std::string_view name) {
   return place;
 }
 
-// How the tensors of one geometry are split: over `fsdp_count` on dimension 0, and over `tp_count`
-// on `tp_dim` before that. A count of 1 splits nothing.
+// How the tensors of one geometry are split: over `fsdp_count` on dimension 0, before that over
+// `tp_count` on `tp_dim`, each of `tp_parts` equal parts alone, and before that a stack of experts
+// over `ep_count` on dimension 0. A count of 1 splits nothing.
 struct Split {
   int fsdp_count = 1;
   int tp_count = 1;
   int tp_dim = kWhole;
+  int tp_parts = 1;
+  int ep_count = 1;
 
-  int role_count() const { return fsdp_count * tp_count; }
+  int role_count() const { return ep_count * tp_count * fsdp_count; }
 };
 
 struct Interval {
@@ -138,12 +152,21 @@ Box narrow(Box box, int dim, int count, int index) {
   return box;
 }
 
-// Roles count fsdp fastest.
-Box box_of_role(const Shape& shape, const Split& split, int role) {
-  Box box = whole(shape);
-  if (split.tp_count > 1) box = narrow(box, split.tp_dim, split.tp_count, role / split.fsdp_count);
-  if (split.fsdp_count > 1) box = narrow(box, 0, split.fsdp_count, role % split.fsdp_count);
-  return box;
+// A box for each of the parts. Roles count fsdp fastest, then tp.
+std::vector<Box> boxes_of_role(const Shape& shape, const Split& split, int role) {
+  const int fsdp = role % split.fsdp_count;
+  const int tp = role / split.fsdp_count % split.tp_count;
+  const int ep = role / split.fsdp_count / split.tp_count;
+  std::vector<Box> boxes;
+  for (int part = 0; part < split.tp_parts; ++part) {
+    Box box = whole(shape);
+    if (split.ep_count > 1) box = narrow(box, 0, split.ep_count, ep);
+    if (split.tp_parts > 1) box = narrow(box, split.tp_dim, split.tp_parts, part);
+    if (split.tp_count > 1) box = narrow(box, split.tp_dim, split.tp_count, tp);
+    if (split.fsdp_count > 1) box = narrow(box, 0, split.fsdp_count, fsdp);
+    boxes.push_back(box);
+  }
+  return boxes;
 }
 
 // Sub-byte elements may be cut only between bytes: where each dimension's cut starts and how much
@@ -167,15 +190,20 @@ struct Shard {
   Split split;
 };
 
+enum class Kind : std::uint8_t { plain, expert, stack };
+
 // Orders tensors so that those of one geometry are equal.
 struct Geometry {
   DType dtype;
   int tp_dim;
-  bool is_expert;
+  int tp_parts;
+  Kind kind;
   std::span<const std::int64_t> shape;
 
   bool operator<(const Geometry& other) const {
-    const auto key = [](const Geometry& g) { return std::tuple(g.dtype, g.tp_dim, g.is_expert); };
+    const auto key = [](const Geometry& g) {
+      return std::tuple(g.dtype, g.tp_dim, g.tp_parts, g.kind);
+    };
     if (key(*this) != key(other)) return key(*this) < key(other);
     return std::ranges::lexicographical_compare(shape, other.shape);
   }
@@ -185,7 +213,8 @@ struct Geometry {
 struct Holders {
   bool splits_fsdp;
   bool splits_tp;
-  int ep = -1;  // the expert's coordinate, or -1: no expert
+  Kind kind;
+  int ep = 0;  // an expert's coordinate
   int stage = 0;
 
   auto operator<=>(const Holders&) const = default;
@@ -207,8 +236,11 @@ class Sharder {
     places_.reserve(catalog.tensors.size());
     for (const TensorInfo& tensor : catalog.tensors) {
       places_.push_back(place_of(tensor.name));
-      layer_count_ = std::max(layer_count_, places_.back().layer + 1);
-      expert_count_ = std::max(expert_count_, places_.back().expert + 1);
+      const Place& place = places_.back();
+      layer_count_ = std::max(layer_count_, place.layer + 1);
+      if (place.expert == kNone) continue;
+      std::int64_t& count = expert_count_of_layer_[place.layer];
+      count = std::max(count, place.expert + 1);
     }
     require_layers();
   }
@@ -216,22 +248,35 @@ class Sharder {
   // Adds the parameter and the instance of a tensor.
   void add(const TensorInfo& tensor, int index, Layout& layout) {
     const Place& place = places_[static_cast<std::size_t>(index)];
-    const bool is_expert = place.expert != kNone;
-    const std::span<const TpRule> rules =
-        is_expert ? std::span<const TpRule>(kEtpRules) : std::span<const TpRule>(kTpRules);
-    const Geometry geometry{tensor.dtype, split_dim_of(tensor, rules), is_expert, tensor.shape};
+    const Geometry geometry = geometry_of(tensor, place);
     auto known = shards_.find(geometry);
     if (known == shards_.end()) known = shards_.emplace(geometry, make(tensor, geometry)).first;
     const Shard& shard = known->second;
-    const int ep =
-        is_expert ? block_of(place.expert, expert_count_, size_of_axis(mesh_, "ep")) : -1;
+    const int ep = geometry.kind == Kind::expert
+                       ? block_of(place.expert, expert_count_of_layer_.at(place.layer),
+                                  size_of_axis(mesh_, "ep"))
+                       : 0;
     const int binding = binding_of(
-        shard.split, {shard.split.fsdp_count > 1, shard.split.tp_count > 1, ep, stage_of(place)});
+        shard.split,
+        {shard.split.fsdp_count > 1, shard.split.tp_count > 1, geometry.kind, ep, stage_of(place)});
     layout.parameters.push_back({tensor.name, shard.parameter_class, binding, index});
     layout.instances.push_back({index, index, shard.layout_class, binding, 0, -1});
   }
 
  private:
+  static Geometry geometry_of(const TensorInfo& tensor, const Place& place) {
+    if (place.expert != kNone) {
+      return {tensor.dtype, split_dim_of(tensor, kEtpRules), 1, Kind::expert, tensor.shape};
+    }
+    if (!place.is_stack || tensor.shape.size() < 2) {
+      return {tensor.dtype, split_dim_of(tensor, kTpRules), 1, Kind::plain, tensor.shape};
+    }
+    const int dim = split_dim_of(tensor, kStackRules);
+    const bool is_packed = dim != kWhole && ends_with_words(tensor.name, kGateAndUp) &&
+                           tensor.shape[static_cast<std::size_t>(dim)] % 2 == 0;
+    return {tensor.dtype, dim, is_packed ? 2 : 1, Kind::stack, tensor.shape};
+  }
+
   void require_layers() const {
     const int stages = size_of_axis(mesh_, "pp");
     if (stages == 1 || stages <= layer_count_) return;
@@ -248,14 +293,15 @@ class Sharder {
 
   Split split_of(const Geometry& geometry) const {
     Split split;
+    const bool is_plain = geometry.kind == Kind::plain;
     const int expert_ranks = size_of_axis(mesh_, "ep") * size_of_axis(mesh_, "etp");
     if (!geometry.shape.empty()) {
-      split.fsdp_count = size_of_axis(mesh_, "fsdp") * (geometry.is_expert ? 1 : expert_ranks);
+      split.fsdp_count = size_of_axis(mesh_, "fsdp") * (is_plain ? expert_ranks : 1);
     }
-    if (geometry.tp_dim != kWhole) {
-      split.tp_count = size_of_axis(mesh_, geometry.is_expert ? "etp" : "tp");
-    }
+    if (geometry.tp_dim != kWhole) split.tp_count = size_of_axis(mesh_, is_plain ? "tp" : "etp");
+    if (geometry.kind == Kind::stack) split.ep_count = size_of_axis(mesh_, "ep");
     split.tp_dim = geometry.tp_dim;
+    split.tp_parts = split.tp_count > 1 ? geometry.tp_parts : 1;
     return split;
   }
 
@@ -265,21 +311,32 @@ class Sharder {
     ParameterClass parameter{tensor.dtype, {}, {}, {}};
     const Shape shape(std::span<const std::int64_t>(tensor.shape));
     for (int role = 0; role < split.role_count(); ++role) {
-      const Box box = box_of_role(shape, split, role);
-      const Strides strides = contiguous_strides(box.shape);
+      const std::vector<Box> boxes = boxes_of_role(shape, split, role);
+      Shape local = boxes[0].shape;
+      if (split.tp_parts > 1) local[split.tp_dim] *= split.tp_parts;
+      const Strides strides = contiguous_strides(local);
       std::vector<Piece>& pieces = geometry.pieces_of_role.emplace_back();
-      if (!is_empty(box)) pieces.push_back({box, {0, strides}});
-      if (!is_empty(box) && !falls_on_bytes(shape, tensor.dtype, box)) {
-        throw Error(ErrorCode::unsupported, "shard: a cut falls inside a byte")
-            .with("dtype", name_of(tensor.dtype))
-            .with("shape", to_string(shape))
-            .with("box", to_string(box));
+      std::int64_t offset = 0;
+      for (const Box& box : boxes) {
+        if (is_empty(box)) continue;
+        require_bytes(tensor, box);
+        pieces.push_back({box, {offset, strides}});
+        if (split.tp_parts > 1) offset += box.shape[split.tp_dim] * strides[split.tp_dim];
       }
-      parameter.shape_of_role.push_back(box.shape);
+      parameter.shape_of_role.push_back(local);
       parameter.strides_of_role.push_back(strides);
     }
     return {interner_.layout_class(std::move(geometry)),
             interner_.parameter_class(std::move(parameter)), split};
+  }
+
+  static void require_bytes(const TensorInfo& tensor, const Box& box) {
+    const Shape shape(std::span<const std::int64_t>(tensor.shape));
+    if (falls_on_bytes(shape, tensor.dtype, box)) return;
+    throw Error(ErrorCode::unsupported, "shard: a cut falls inside a byte")
+        .with("dtype", name_of(tensor.dtype))
+        .with("shape", to_string(shape))
+        .with("box", to_string(box));
   }
 
   // A rank's number among those that share dense tensors: fsdp, ep and etp in the order written.
@@ -294,12 +351,14 @@ class Sharder {
 
   int role_of(const Split& split, const Holders& holders, int rank) const {
     if (coordinate(mesh_, "pp", rank) != holders.stage) return -1;
-    const bool is_expert = holders.ep >= 0;
-    if (is_expert && coordinate(mesh_, "ep", rank) != holders.ep) return -1;
-    const int data = is_expert ? coordinate(mesh_, "fsdp", rank) : data_coordinate(rank);
+    const bool is_plain = holders.kind == Kind::plain;
+    const int ep = coordinate(mesh_, "ep", rank);
+    if (holders.kind == Kind::expert && ep != holders.ep) return -1;
+    const int data = is_plain ? data_coordinate(rank) : coordinate(mesh_, "fsdp", rank);
     const int fsdp = holders.splits_fsdp ? data : 0;
-    const int tp = holders.splits_tp ? coordinate(mesh_, is_expert ? "etp" : "tp", rank) : 0;
-    return tp * split.fsdp_count + fsdp;
+    const int tp = holders.splits_tp ? coordinate(mesh_, is_plain ? "tp" : "etp", rank) : 0;
+    const int block = holders.kind == Kind::stack ? ep : 0;
+    return (block * split.tp_count + tp) * split.fsdp_count + fsdp;
   }
 
   int binding_of(const Split& split, const Holders& holders) {
@@ -317,7 +376,7 @@ class Sharder {
   Interner interner_;
   std::vector<Place> places_;  // by tensor
   std::int64_t layer_count_ = 0;
-  std::int64_t expert_count_ = 0;
+  std::unordered_map<std::int64_t, std::int64_t> expert_count_of_layer_;
   std::map<Geometry, Shard> shards_;
   std::map<Holders, int> bindings_;
 };

@@ -18,9 +18,11 @@ namespace crossmesh {
 //
 // `ep` and `etp` reuse data-parallel ranks: other tensors are split over all fsdp * ep * etp ranks,
 // numbered in the order written. An expert (a name with `experts.` and a number) lies on one
-// coordinate of `ep`: contiguous blocks of experts, the first coordinates one more where they do
-// not divide. `etp` splits it there as tp would (gate and up on dimension 0, down on dimension 1),
-// and fsdp each of these shards; tp repeats it.
+// coordinate of `ep`: contiguous blocks of a layer's experts, the first coordinates one more where
+// they do not divide. `etp` splits it there as tp would (gate and up on dimension 0, down on
+// dimension 1), and fsdp each of these shards; tp repeats it. A stack of all experts (a name that
+// ends in `experts.` and a word) is split by `ep` on dimension 0, by `etp` within its matrices
+// (gate_up_proj, whose gates lie above its ups, in both halves alike), then by fsdp on dimension 0.
 //
 // `pp` splits layers (the first number of a name, counted over the catalog) as stage_of_layer says;
 // of tensors without a layer, embeddings lie on the first stage and all others on the last.

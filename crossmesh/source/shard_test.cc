@@ -378,6 +378,84 @@ TEST(Shard, experts_lie_on_their_coordinate_and_the_rest_on_all_data_ranks) {
   }
 }
 
+// The boxes of a stack of the experts of two layers, each with where it lies in the parameter.
+std::string stack_boxes(const TensorInfo& stack, const std::string& trainer) {
+  const Layout layout =
+      shard(catalog_of({{"model.layers.1.mlp.gate.weight", DType::bf16, {8, 4}}, stack}),
+            parse_spec(trainer));
+  check(layout);
+  std::ostringstream text;
+  for (int rank = 0; rank < layout.rank_count; ++rank) {
+    text << rank << ": " << to_string(local_shape(layout, rank, 1));
+    for (const PlacedPiece& placed : pieces(layout, rank, 1)) {
+      text << " " << to_string(placed.piece.box) << " at " << placed.piece.view.offset;
+    }
+    text << "\n";
+  }
+  return text.str();
+}
+
+TEST(Shard, a_stack_of_experts_is_split_by_expert_and_then_within) {
+  const TensorInfo both{"model.layers.0.mlp.experts.gate_up_proj", DType::bf16, {5, 6, 4}};
+  const TensorInfo down{"model.layers.0.mlp.experts.down_proj", DType::bf16, {5, 4, 3}};
+  const TensorInfo scales{"model.layers.0.mlp.experts.down_proj_scale_inv", DType::f32, {5, 2, 2}};
+  struct StackRow {
+    std::string name;
+    TensorInfo stack;
+    std::string trainer;
+    std::string expected;
+  };
+  const StackRow kRows[] = {
+      {"fsdp splits experts", both, "fsdp=2",
+       "0: [3, 6, 4] [0:3, 0:6, 0:4] at 0\n1: [2, 6, 4] [3:5, 0:6, 0:4] at 0\n"},
+      {"ep splits experts, as torch.chunk does, and fsdp what each coordinate has", down,
+       "ep=2,fsdp=2",
+       "0: [2, 4, 3] [0:2, 0:4, 0:3] at 0\n1: [1, 4, 3] [2:3, 0:4, 0:3] at 0\n"
+       "2: [1, 4, 3] [3:4, 0:4, 0:3] at 0\n3: [1, 4, 3] [4:5, 0:4, 0:3] at 0\n"},
+      {"etp splits gates and ups alike", both, "etp=2",
+       "0: [5, 4, 4] [0:5, 0:2, 0:4] at 0 [0:5, 3:5, 0:4] at 8\n"
+       "1: [5, 2, 4] [0:5, 2:3, 0:4] at 0 [0:5, 5:6, 0:4] at 4\n"},
+      {"etp splits the columns of down", down, "ep=2,etp=2",
+       "0: [3, 4, 2] [0:3, 0:4, 0:2] at 0\n1: [3, 4, 1] [0:3, 0:4, 2:3] at 0\n"
+       "2: [2, 4, 2] [3:5, 0:4, 0:2] at 0\n3: [2, 4, 1] [3:5, 0:4, 2:3] at 0\n"},
+      {"tp repeats a stack, and replicas do", down, "dp_replicate=2,tp=2",
+       "0: [5, 4, 3] [0:5, 0:4, 0:3] at 0\n1: [5, 4, 3] [0:5, 0:4, 0:3] at 0\n"
+       "2: [5, 4, 3] [0:5, 0:4, 0:3] at 0\n3: [5, 4, 3] [0:5, 0:4, 0:3] at 0\n"},
+      {"scales lie with their experts", scales, "ep=2,etp=2",
+       "0: [3, 2, 2] [0:3, 0:2, 0:2] at 0\n1: [3, 2, 2] [0:3, 0:2, 0:2] at 0\n"
+       "2: [2, 2, 2] [3:5, 0:2, 0:2] at 0\n3: [2, 2, 2] [3:5, 0:2, 0:2] at 0\n"},
+      {"more coordinates than experts", down, "ep=4,fsdp=2",
+       "0: [1, 4, 3] [0:1, 0:4, 0:3] at 0\n1: [1, 4, 3] [1:2, 0:4, 0:3] at 0\n"
+       "2: [1, 4, 3] [2:3, 0:4, 0:3] at 0\n3: [1, 4, 3] [3:4, 0:4, 0:3] at 0\n"
+       "4: [1, 4, 3] [4:5, 0:4, 0:3] at 0\n5: [0, 4, 3]\n6: [0, 4, 3]\n7: [0, 4, 3]\n"},
+  };
+  for (const StackRow& row : kRows) {
+    EXPECT_EQ(stack_boxes(row.stack, row.trainer), row.expected) << row.name;
+  }
+}
+
+// Where layers have other numbers of experts, a rank's second one is not the same in each.
+TEST(Shard, experts_are_counted_layer_by_layer) {
+  std::vector<TensorInfo> tensors;
+  for (const auto& [layer, experts] : {std::pair(0, 4), {1, 8}}) {
+    for (int expert = 0; expert < experts; ++expert) {
+      tensors.push_back(
+          {fmt::format("model.layers.{}.mlp.experts.{}.up_proj.weight", layer, expert),
+           DType::bf16,
+           {2, 2}});
+    }
+  }
+  const Layout layout = shard(catalog_of(tensors), parse_spec("ep=2"));
+  std::string text;
+  for (int t = 0; t < 12; ++t) {
+    text += pieces(layout, 0, t).empty() ? '1' : '0';
+    EXPECT_NE(pieces(layout, 0, t).empty(), pieces(layout, 1, t).empty());
+  }
+  EXPECT_EQ(text,
+            "0011"
+            "00001111");
+}
+
 TEST(Shard, stages_hold_their_layers_and_the_ends_the_rest) {
   const std::string whole = "[0:8, 0:4]";
   EXPECT_EQ(boxes_in_model("model.embed_tokens.weight", "pp=3", 4, 0), whole + " - -");

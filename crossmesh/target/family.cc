@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <unordered_set>
 
 #include "crossmesh/base/error.h"
 #include "crossmesh/target/detail/expand.h"
@@ -190,6 +191,39 @@ std::vector<Rule> with_scales(const std::vector<Rule>& rules) {
   return all;
 }
 
+// The same with a layer's experts in two tensors. Of mixtral, the router goes by another name too.
+std::vector<Rule> with_stacked_experts(const std::vector<Rule>& rules) {
+  constexpr std::string_view kOther = "block_sparse_moe.";
+  std::vector<Rule> all;
+  for (Rule rule : rules) {
+    const std::size_t other = rule.tensor.find(kOther);
+    if (other != std::string::npos) rule.tensor.replace(other, kOther.size(), "mlp.");
+    if (detail::is_per_expert(rule)) {
+      rule.tensor.resize(rule.tensor.find("{e}"));
+      rule.tensor += rule.cut == Cut::column ? "gate_up_proj" : "down_proj";
+      if (!all.empty() && all.back().tensor == rule.tensor) {
+        ++all.back().stacked_parts;
+        continue;
+      }
+      rule.stacked_parts = 1;
+    }
+    all.push_back(std::move(rule));
+  }
+  return all;
+}
+
+// The tensors of the served layers' experts.
+std::vector<std::string> expert_tensors_of(const ModelConfig& config, ExpertForm form) {
+  std::vector<std::string> names;
+  detail::for_each_rule(
+      family_of(config, form), config, [&](const Rule& rule, const detail::Site& site) {
+        if (detail::is_routed(rule) && !detail::is_prediction(config, site.layer)) {
+          names.push_back(detail::name_at(rule.tensor, site));
+        }
+      });
+  return names;
+}
+
 }  // namespace
 
 bool is_linear(const Rule& rule) {
@@ -214,13 +248,48 @@ std::span<const Family> families() {
   return kFamilies;
 }
 
-const Family& family_of(const ModelConfig& config) {
+const Family& family_of(const ModelConfig& config, ExpertForm form) {
+  static const std::array<Family, 4> kStacked = {{
+      {"mixtral", with_scales(with_stacked_experts(mixtral_rules()))},
+      {"qwen3_moe", with_scales(with_stacked_experts(qwen3_moe_rules()))},
+      {"deepseek_v2", with_scales(with_stacked_experts(deepseek_rules()))},
+      {"deepseek_v3", with_scales(with_stacked_experts(deepseek_rules()))},
+  }};
+  if (form == ExpertForm::stacked) {
+    const auto stacked = std::ranges::find(kStacked, config.model_type, &Family::model_type);
+    if (stacked != kStacked.end()) return *stacked;
+  }
   const auto at = std::ranges::find(families(), config.model_type, &Family::model_type);
   if (at == families().end()) {
     throw Error(ErrorCode::unsupported, "find family: the family is not known")
         .with("model_type", config.model_type);
   }
   return *at;
+}
+
+ExpertForm expert_form_of(const ModelConfig& config, const Catalog& catalog) {
+  if (config.experts == 0) return ExpertForm::each;
+  std::unordered_set<std::string_view> names;
+  for (const TensorInfo& tensor : catalog.tensors) names.insert(tensor.name);
+  const auto first_of = [&](const std::vector<std::string>& wanted) {
+    return std::ranges::find_if(wanted,
+                                [&](const std::string& name) { return names.contains(name); });
+  };
+  const std::vector<std::string> each = expert_tensors_of(config, ExpertForm::each);
+  const std::vector<std::string> stacked = expert_tensors_of(config, ExpertForm::stacked);
+  const auto one = first_of(each);
+  const auto stack = first_of(stacked);
+  if (one != each.end() && stack != stacked.end()) {
+    throw Error(ErrorCode::mismatch, "find experts: the checkpoint has them twice")
+        .with("one by one", *one)
+        .with("stacked", *stack);
+  }
+  if (one == each.end() && stack == stacked.end() && !each.empty()) {
+    throw Error(ErrorCode::mismatch, "find experts: the checkpoint has none of them")
+        .with("missing", each.front())
+        .with("or", stacked.front());
+  }
+  return stack != stacked.end() ? ExpertForm::stacked : ExpertForm::each;
 }
 
 std::vector<TensorInfo> tensors_of(const Family& family, const ModelConfig& config) {

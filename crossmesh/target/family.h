@@ -68,6 +68,13 @@ enum class When : std::uint8_t {
   prediction,  // layers that predict further tokens
 };
 
+// How a checkpoint holds the experts of a layer.
+enum class ExpertForm : std::uint8_t {
+  each,     // a matrix for each projection of each
+  stacked,  // all in two tensors: `experts.gate_up_proj` [experts, 2 * size, hidden], an expert's
+            // gate above its up, and `experts.down_proj` [experts, hidden, size]
+};
+
 struct Rule {
   std::string tensor;         // name in the checkpoint; `{}` is the layer, `{e}` the expert
   std::string parameter;      // name in the engine; rules with equal names fuse on dimension 0, in
@@ -79,6 +86,8 @@ struct Rule {
   std::string_view shares = {};  // the parameter whose storage this one is; then it takes no tensor
   std::string_view derived = {};  // the engine computes the parameter, why; then there is no tensor
   bool holds_scales = false;      // of the blocks of a quantised weight of this shape
+  int stacked_parts = 0;          // of a tensor that stacks all experts: how many parts of this
+                                  // shape, one below another, each of them has there
 };
 
 // Whether a rule is of a linear layer's weight, which quantised checkpoints hold as float8.
@@ -93,7 +102,14 @@ struct Family {
 // The families that crossmesh knows: llama, mistral, mixtral, qwen2, qwen3, qwen3_moe, deepseek_v2,
 // deepseek_v3 (Kimi K2 is one).
 std::span<const Family> families();
-const Family& family_of(const ModelConfig& config);  // Throws: unsupported
+// As a checkpoint of this form has it; models without experts have but one.
+// Throws: unsupported.
+const Family& family_of(const ModelConfig& config, ExpertForm form = ExpertForm::each);
+
+// The form that a checkpoint has; `each` where the model has no experts.
+// Throws: mismatch, naming tensors: it has neither form, or both.
+// Source: stacked experts are named and shaped as transformers 5 holds them.
+ExpertForm expert_form_of(const ModelConfig& config, const Catalog& catalog);
 
 // The tensors that a checkpoint of this config has, in checkpoint order, with dtype config.dtype;
 // where it is quantised, linear weights as F8_E4M3 and the scales of their blocks as F32.

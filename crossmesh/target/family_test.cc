@@ -144,6 +144,63 @@ TEST(Family, mixtures_list_experts_side_by_side_and_prediction_layers_last) {
   expect_golden("tensors_of_mixtures.txt", text);
 }
 
+TEST(Family, experts_may_be_stacked_in_two_tensors) {
+  for (const char* family : {"mixtral", "qwen3-moe", "deepseek-v2", "deepseek-v3"}) {
+    ModelConfig config = parse_config(test_data(std::string("configs/small-") + family + ".json"));
+    config.scale_block = 128;
+    std::string text;
+    for (const TensorInfo& tensor : tensors_of(family_of(config, ExpertForm::stacked), config)) {
+      const bool is_first = tensor.name.find(".2.") != std::string::npos;
+      if (!is_first || tensor.name.find("mlp.") == std::string::npos) continue;
+      if (tensor.name.find("shared") != std::string::npos) continue;
+      if (tensor.name.find("correction") != std::string::npos) continue;
+      text += fmt::format("{} {} [{}]\n", tensor.name, name_of(tensor.dtype),
+                          fmt::join(tensor.shape, ", "));
+    }
+    const std::int64_t e = config.experts, i = config.expert_intermediate, h = config.hidden;
+    const std::string mlp = "model.layers.2.mlp.";
+    EXPECT_EQ(text, fmt::format("{0}gate.weight BF16 [{1}, {3}]\n"
+                                "{0}experts.gate_up_proj F8_E4M3 [{1}, {4}, {3}]\n"
+                                "{0}experts.gate_up_proj_scale_inv F32 [{1}, 2, 1]\n"
+                                "{0}experts.down_proj F8_E4M3 [{1}, {3}, {2}]\n"
+                                "{0}experts.down_proj_scale_inv F32 [{1}, 1, 1]\n",
+                                mlp, e, i, h, 2 * i));
+  }
+  const ModelConfig dense = tiny_config("llama");
+  EXPECT_EQ(&family_of(dense, ExpertForm::stacked), &family_of(dense));
+}
+
+std::string form_of(const ModelConfig& config, std::vector<TensorInfo> tensors) {
+  try {
+    return expert_form_of(config, {std::move(tensors)}) == ExpertForm::each ? "each" : "stacked";
+  } catch (const Error& error) {
+    return std::string(name_of(error.code())) + ": " + error.text();
+  }
+}
+
+TEST(Family, the_form_of_a_checkpoint_is_found_or_refused) {
+  const ModelConfig config = parse_config(test_data("configs/small-deepseek-v3.json"));
+  const std::vector<TensorInfo> each = tensors_of(family_of(config), config);
+  const std::vector<TensorInfo> stacked =
+      tensors_of(family_of(config, ExpertForm::stacked), config);
+  EXPECT_EQ(form_of(config, each), "each");
+  EXPECT_EQ(form_of(config, stacked), "stacked");
+  EXPECT_EQ(form_of(tiny_config("llama"), {}), "each");
+  EXPECT_EQ(form_of(config, {}),
+            "mismatch: find experts: the checkpoint has none of them\n"
+            "  missing  model.layers.1.mlp.experts.0.gate_proj.weight\n"
+            "  or  model.layers.1.mlp.experts.gate_up_proj");
+  std::vector<TensorInfo> both = stacked;
+  both.push_back({"model.layers.3.mlp.experts.5.down_proj.weight", DType::bf16, {40, 12}});
+  EXPECT_EQ(form_of(config, both),
+            "mismatch: find experts: the checkpoint has them twice\n"
+            "  one by one  model.layers.3.mlp.experts.5.down_proj.weight\n"
+            "  stacked  model.layers.1.mlp.experts.gate_up_proj");
+  // Those of a layer that predicts further tokens do not count.
+  both.back().name = "model.layers.4.mlp.experts.5.down_proj.weight";
+  EXPECT_EQ(form_of(config, both), "stacked");
+}
+
 TEST(Family, published_models_have_as_many_tensors_as_their_checkpoints) {
   ModelConfig config = tiny_config("llama");
   config.layers = 80;

@@ -13,6 +13,7 @@
 #include "crossmesh/target/detail/cut.h"
 #include "crossmesh/target/detail/expand.h"
 #include "crossmesh/target/detail/experts.h"
+#include "crossmesh/target/detail/stack.h"
 #include "crossmesh/target/family.h"
 
 namespace crossmesh {
@@ -34,6 +35,7 @@ struct PreparedRule {
   int parameter;        // index of the prepared parameter
   std::int64_t offset;  // of the rule's rows in it, or in an expert's part of it
   int layout_class = -1;
+  std::vector<std::vector<int>> stack_classes = {};  // of stacked experts: by placement
 };
 
 struct PreparedParameter {
@@ -126,7 +128,7 @@ class Engine {
   // experts spread over dp and tp, the ranks of tp share out tokens before shared experts, and
   // each has these whole.
   Slices slices_of(const Rule& rule) const {
-    const bool is_routed = detail::is_per_expert(rule);
+    const bool is_routed = detail::is_routed(rule);
     const bool deals_tokens = rule.when == When::shared_experts && dp_ > 1 && tp_ > 1;
     if (spreads_experts_ && (is_routed || deals_tokens)) {
       Slices slices = detail::cut(rule, config_, {});
@@ -161,8 +163,10 @@ class Engine {
                        0,
                        std::string(rule.derived)}};
     }
-    require_whole_blocks(rule, *at);
-    at->shape[0] += slices.local_shape[0];
+    for (int part = 0; part < std::max(1, rule.stacked_parts); ++part) {
+      require_whole_blocks(rule, *at);
+      at->shape[0] += slices.local_shape[0];
+    }
     assert(contiguous_strides(at->shape) == contiguous_strides(slices.local_shape));
     prepared_of_rule_[index_of(rule)] = static_cast<int>(rules_.size());
     rules_.push_back(
@@ -202,7 +206,7 @@ class Engine {
   // Ranks whose share of a parameter differs in nothing are one role.
   void intern(PreparedParameter& parameter) {
     std::vector<Shape> shapes(static_cast<std::size_t>(parameter.role_count), parameter.shape);
-    if (detail::is_per_expert(*parameter.rule)) {
+    if (detail::is_routed(*parameter.rule)) {
       const auto stacked = [&](std::int64_t slots) {
         Shape shape = {slots};
         for (const std::int64_t extent : parameter.shape) shape.push_back(extent);
@@ -218,6 +222,7 @@ class Engine {
 
   void intern(PreparedRule& prepared) {
     if (!prepared.rule->shares.empty() || !prepared.rule->derived.empty()) return;
+    if (prepared.rule->stacked_parts > 0) return intern_stack(prepared);
     const Strides strides =
         contiguous_strides(parameters_[static_cast<std::size_t>(prepared.parameter)].shape);
     LayoutClass geometry{
@@ -227,6 +232,18 @@ class Engine {
       if (!is_empty(box)) pieces.push_back({box, {0, strides}});
     }
     prepared.layout_class = interner_.layout_class(std::move(geometry));
+  }
+
+  void intern_stack(PreparedRule& prepared) {
+    const detail::Stack stack{detail::shape_of(*prepared.rule, config_), prepared.slices,
+                              prepared.rule->stacked_parts, spreads_experts_};
+    for (const ExpertPlacement& placement : placements_) {
+      std::vector<int>& classes = prepared.stack_classes.emplace_back();
+      for (auto& pieces_of_role : detail::pieces_of_stack(stack, placement)) {
+        classes.push_back(interner_.layout_class(
+            {Space::plain(stack.shape), dtype_of(*prepared.rule), std::move(pieces_of_role)}));
+      }
+    }
   }
 
   // -- Who takes part ----------------------------------------------------------------------------
@@ -314,6 +331,13 @@ class Engine {
       layout_.instances.push_back(
           {tensor, parameter, prepared.layout_class, binding_of(cast), offset, -1});
     };
+    if (prepared.rule->stacked_parts > 0) {
+      const int binding = binding_of({Cast::Kind::expert_blocks, 1, stages});
+      for (const int layout_class : prepared.stack_classes[placement_at(site.layer)]) {
+        layout_.instances.push_back({tensor, parameter, layout_class, binding, 0, -1});
+      }
+      return;
+    }
     const int neighbours = prepared.slices.ranks_per_role;
     if (!detail::is_per_expert(*prepared.rule)) {
       return add_at({Cast::Kind::tp_blocks, neighbours, stages}, prepared.offset);
@@ -321,7 +345,7 @@ class Engine {
     const std::int64_t expert_elements =
         checked_product(parameters_[static_cast<std::size_t>(prepared.parameter)].shape.span());
     const auto expert = static_cast<std::size_t>(site.expert);
-    for (const detail::Slot& slot : placement_of(site.layer).slots_of_expert[expert]) {
+    for (const detail::Slot& slot : placements_[placement_at(site.layer)].slots_of_expert[expert]) {
       const Cast whole{Cast::Kind::expert_rank, slot.rank, stages};
       const Cast cut{Cast::Kind::expert_blocks, neighbours, stages};
       add_at(spreads_experts_ ? whole : cut,
@@ -329,10 +353,10 @@ class Engine {
     }
   }
 
-  const ExpertPlacement& placement_of(std::int64_t layer) const {
-    if (placements_.size() == 1) return placements_[0];
+  std::size_t placement_at(std::int64_t layer) const {
+    if (placements_.size() == 1) return 0;
     const auto begin = config_.sparse_layer.begin();
-    return placements_[static_cast<std::size_t>(std::count(begin, begin + layer, true))];
+    return static_cast<std::size_t>(std::count(begin, begin + layer, true));
   }
 
   const PreparedRule& prepared(const Rule& rule) const {
@@ -353,7 +377,7 @@ class Engine {
       storage = owner->current;
     }
     Cast cast{Cast::Kind::tp_blocks, tp_ / prepared.role_count, stages_of(*rule.rule, site.layer)};
-    if (detail::is_per_expert(*rule.rule) && spreads_experts_) {
+    if (detail::is_routed(*rule.rule) && spreads_experts_) {
       cast.kind = Cast::Kind::slot_count;
       cast.number = 0;
     }

@@ -607,6 +607,109 @@ TEST(LayOut, every_scale_lies_once) {
   expect_each_element_once(config, "dp=2,experts=linear", {1, 2, 1, true});
 }
 
+// -- Stacked experts ------------------------------------------------------------------------------
+
+// The same image with each expert's elements where the stacks of its layer have them.
+Image as_stacked(const Image& image, const ModelConfig& config, std::vector<std::string>& names) {
+  const std::int64_t size = config.expert_intermediate * config.hidden;
+  Image stacked = image;
+  for (auto& [name, parameter] : stacked) {
+    for (Cell& cell : parameter.cells) {
+      std::string tensor(cell.tensor);
+      const std::size_t router = tensor.find("block_sparse_moe.");
+      if (router != std::string::npos) tensor.replace(router, 17, "mlp.");
+      const std::size_t experts = tensor.find(".experts.");
+      if (experts == std::string::npos && router == std::string::npos) continue;
+      if (experts != std::string::npos) {
+        const std::string rest = tensor.substr(experts + 9);
+        const std::int64_t expert = std::stoll(rest);
+        const std::string projection = rest.substr(rest.find('.') + 1);
+        const bool is_down = projection == "down_proj.weight" || projection == "w2.weight";
+        const bool is_up = projection == "up_proj.weight" || projection == "w3.weight";
+        tensor = tensor.substr(0, experts + 9) + (is_down ? "down_proj" : "gate_up_proj");
+        cell.element += is_down ? expert * size : (2 * expert + (is_up ? 1 : 0)) * size;
+      }
+      const auto known = std::ranges::find(names, tensor);
+      cell.tensor = known == names.end() ? "unknown" : std::string_view(*known);
+    }
+  }
+  return stacked;
+}
+
+TEST(LayOut, stacked_experts_lie_where_single_ones_do) {
+  for (const char* family : {"mixtral", "qwen3-moe", "deepseek-v2", "deepseek-v3"}) {
+    const ModelConfig config = small_config(family);
+    for (const char* engine : {"tp=1", "tp=4", "dp=2", "tp=2,dp=2", "pp=2,tp=2", "replicas=2,tp=2",
+                               "tp=2,experts=linear", "tp=4,experts=linear",
+                               "dp=2,tp=2,experts=round_robin", "pp=2,dp=2,experts=round_robin"}) {
+      SCOPED_TRACE(std::string(family) + " " + engine);
+      const Layout each = lay_out_config(config, engine);
+      const Layout stacked =
+          lay_out(family_of(config, ExpertForm::stacked), config, parse_spec(engine));
+      check(stacked);
+      EXPECT_EQ(stacked.tensors, [&] {
+        std::vector<TensorInfo> all = tensors_of(family_of(config, ExpertForm::stacked), config);
+        std::erase_if(all, [&](const TensorInfo& t) {
+          return std::ranges::find(stacked.tensors, t.name, &TensorInfo::name) ==
+                 stacked.tensors.end();
+        });
+        return all;
+      }());
+      std::vector<std::string> names;
+      for (const TensorInfo& tensor : stacked.tensors) names.push_back(tensor.name);
+      for (int rank = 0; rank < each.rank_count; ++rank) {
+        EXPECT_EQ(
+            difference(image_of(stacked, rank), as_stacked(image_of(each, rank), config, names)),
+            "");
+      }
+    }
+  }
+}
+
+TEST(LayOut, a_stacked_expert_may_lie_in_several_slots_of_a_rank) {
+  const ModelConfig config = small_config("deepseek-v3");
+  EngineOptions options;
+  // The first layer has expert 5 twice on a rank, and neighbours in neighbouring slots.
+  options.expert_of_slot = {
+      {5, 0, 1, 5, 2, 3, 4, 0}, {0, 1, 2, 3, 4, 5, 5, 5}, {3, 3, 3, 3, 5, 4, 2, 1}};
+  options.expert_of_slot[2][3] = 0;
+  const Spec engine = parse_spec("tp=2,experts=linear");
+  const Layout each = lay_out(family_of(config), config, engine, options);
+  const Layout stacked = lay_out(family_of(config, ExpertForm::stacked), config, engine, options);
+  check(stacked);
+  std::vector<std::string> names;
+  for (const TensorInfo& tensor : stacked.tensors) names.push_back(tensor.name);
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(difference(image_of(stacked, rank), as_stacked(image_of(each, rank), config, names)),
+              "");
+  }
+}
+
+TEST(LayOut, stacks_of_float8_come_with_the_stacks_of_their_scales) {
+  const ModelConfig config = quantised_config();
+  const Layout layout = lay_out(family_of(config, ExpertForm::stacked), config, parse_spec("tp=2"));
+  check(layout);
+  const std::string experts = "model.layers.1.mlp.experts.";
+  const ParameterImage scales =
+      image_of(layout, 1).at(experts + "routed_experts.w13_weight_scale_inv");
+  EXPECT_EQ(scales.shape, (Elements{2, 2, 2}));
+  // Of [2, 4, 2]: the second row of blocks of each gate, and of each up.
+  const std::string both = experts + "gate_up_proj_scale_inv";
+  for (const auto& [at, element] : {std::pair(0, 2), {2, 6}, {4, 10}, {6, 14}}) {
+    EXPECT_EQ(scales.cells[static_cast<std::size_t>(at)], (Cell{both, element, 1}));
+  }
+  ModelConfig narrow = config;
+  narrow.expert_intermediate = narrow.intermediate = 192;
+  try {
+    lay_out(family_of(narrow, ExpertForm::stacked), narrow, parse_spec("tp=1"));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.text(),
+              "lay out: a fused weight begins inside a block of scales\n  row  192\n  block  128\n"
+              "  tensor  model.layers.{}.mlp.up_proj.weight");
+  }
+}
+
 // -- Tied names, unused tensors, dtypes
 // -------------------------------------------------------------
 

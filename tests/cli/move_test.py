@@ -35,6 +35,9 @@ EXPERT_ENGINES = (
     "tp=2,dp=2,experts=round_robin", "pp=2,dp=2,experts=round_robin", "dp=2", "dp=2,tp=2",
     "tp=2,pp=2,dp=2",
 )
+STACKED_TRAINERS = ("fsdp=3", "fsdp=2,ep=2", "ep=3,etp=2", "pp=2,fsdp=2", "etp=2,tp=2")
+STACKED_ENGINES = ("tp=1", "tp=2", "pp=2,dp=2", "tp=2,experts=linear",
+                   "dp=2,tp=2,experts=round_robin")
 FLOAT8_FAMILIES = ("qwen3-fp8", "qwen3-moe-fp8", "deepseek-v3-fp8")
 FLOAT8_ENGINES = ("tp=1", "tp=2", "replicas=2,pp=2,tp=2", "tp=2,experts=linear",
                   "dp=2,tp=2,experts=round_robin")
@@ -156,6 +159,12 @@ class Moves(unittest.TestCase):
                  "--shards", "2"],
                 check=True, capture_output=True,
             )
+        for family in EXPERT_FAMILIES + FLOAT8_FAMILIES[1:]:
+            subprocess.run(
+                [BINARY, "synth", cls.model(family) + "-stacked", "--stacked-experts", "--config",
+                 CONFIGS / f"small-{family}.json"],
+                check=True, capture_output=True,
+            )
 
     def setUp(self) -> None:
         self.maxDiff = None
@@ -215,13 +224,17 @@ class Moves(unittest.TestCase):
                 self.assertEqual((found["transport"], found["route"]), ("shm", route))
                 self.assertEqual(len(found["source_bytes_read"]), TRAINERS[trainer])
 
-    def check_experts(self, family: str, engine: str, *words: str) -> None:
-        config = json.loads((CONFIGS / f"small-{family}.json").read_text())
+    def check_experts(
+        self, family: str, engine: str, *words: str, trainer: str = "fsdp=3"
+    ) -> None:
+        config = json.loads(
+            (CONFIGS / f"small-{family.removesuffix('-stacked')}.json").read_text()
+        )
         axes = dict(word.split("=") for word in engine.split(","))
         spread = axes.pop("experts", "")
         mesh = {axis: int(size) for axis, size in axes.items()}
         found = self.move(
-            self.model(family), "--trainer", "fsdp=3", "--engine", engine, "--iterations", "2",
+            self.model(family), "--trainer", trainer, "--engine", engine, "--iterations", "2",
             "--no-floor", *words,
         )
         self.assertIs(found["verified"], True)
@@ -235,6 +248,36 @@ class Moves(unittest.TestCase):
         for family, engine in everything[::EVERY]:
             with self.subTest(family=family, engine=engine):
                 self.check_experts(family, engine, "--transport", "inproc")
+
+    def test_stacked_experts_are_verified_from_every_trainer_into_every_engine(self) -> None:
+        everything = [*itertools.product(EXPERT_FAMILIES, STACKED_TRAINERS, STACKED_ENGINES)]
+        for family, trainer, engine in everything[::EVERY]:
+            with self.subTest(family=family, trainer=trainer, engine=engine):
+                self.check_experts(family + "-stacked", engine, "--transport", "inproc",
+                                   trainer=trainer)
+        for family in FLOAT8_FAMILIES[1:]:
+            for engine in ("tp=2", "dp=2,tp=2,experts=linear"):
+                with self.subTest(family=family, engine=engine):
+                    self.check_experts(family + "-stacked", engine, "--transport", "inproc",
+                                       trainer="fsdp=2,ep=2")
+        self.check_experts("qwen3-moe-stacked", "tp=2", *ROUTES["packed"])
+        self.check_experts("mixtral-stacked", "tp=2", "--opaque", "*.gate_up_proj")
+
+    def test_a_checkpoint_without_experts_is_refused(self) -> None:
+        dense = Path(self.model("qwen3"))
+        copy = Path(self.model("qwen3-without-experts"))
+        copy.mkdir()
+        for file in dense.glob("*.safetensors*"):
+            (copy / file.name).symlink_to(file)
+        (copy / "config.json").write_bytes((CONFIGS / "small-qwen3-moe.json").read_bytes())
+        self.assert_refused(
+            "mismatch",
+            "find experts: the checkpoint has none of them\n"
+            "  missing  model.layers.0.mlp.experts.0.gate_proj.weight\n"
+            "  or  model.layers.0.mlp.experts.gate_up_proj\n"
+            "  folder  DIR/qwen3-without-experts",
+            str(copy), "--trainer", "fsdp=2", "--engine", "tp=2",
+        )
 
     def test_float8_and_its_scales_are_verified(self) -> None:
         for family, engine in itertools.product(FLOAT8_FAMILIES, FLOAT8_ENGINES):

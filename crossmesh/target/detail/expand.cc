@@ -131,6 +131,10 @@ std::vector<std::int64_t> shape_of(const Rule& rule, const ModelConfig& config) 
     const std::int64_t size = value_of(extent, config);
     shape.push_back(rule.holds_scales ? ceil_div(size, config.scale_block) : size);
   }
+  if (rule.stacked_parts > 0) {
+    shape[0] = checked_mul(rule.stacked_parts, shape[0]);
+    shape.insert(shape.begin(), config.experts);
+  }
   return shape;
 }
 

@@ -31,6 +31,8 @@ inline bool is_per_layer(const Rule& rule) {
 
 inline bool is_per_expert(const Rule& rule) { return rule.tensor.find("{e}") != std::string::npos; }
 
+inline bool is_routed(const Rule& rule) { return is_per_expert(rule) || rule.stacked_parts > 0; }
+
 // Whether a layer stands after the last that the main model serves.
 inline bool is_prediction(const ModelConfig& config, std::int64_t layer) {
   return layer >= config.layers;
