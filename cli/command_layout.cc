@@ -42,6 +42,7 @@ void register_layout(CLI::App& app, Invocation& invocation) {
   command->add_option("--engine", request->engine, "Write the layout of these serving ranks")
       ->type_name("SPEC")
       ->excludes(trainer);
+  add_expert_slots_option(*command, *request);
   command->callback([=, &invocation] { invocation.run = [=] { return run_layout(*request); }; });
 }
 

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <utility>
 
+#include "cli/expert_slots.h"
 #include "cli/layout_file.h"
 #include "crossmesh/base/error.h"
 #include "crossmesh/base/glob.h"
@@ -110,10 +111,17 @@ Layout source_layout(const Model& model, const Request& request) {
 }
 
 Layout target_layout(const Model& model, const Request& request) {
-  Layout target = names_layout_file(request.engine)
+  const bool is_file = names_layout_file(request.engine);
+  if (is_file && !request.expert_slots.empty()) {
+    throw Error(ErrorCode::invalid_argument, "lay out: the engine's layout says where experts lie")
+        .with("engine", request.engine)
+        .with("expert slots", request.expert_slots);
+  }
+  Layout target = is_file
                       ? layout_of_spec(request.engine)
                       : lay_out(family_of(model.config, model.expert_form), model.config,
-                                parse_spec(request.engine), EngineOptions{request.parameter_dtype});
+                                parse_spec(request.engine),
+                                {request.parameter_dtype, read_expert_slots(request.expert_slots)});
   for (const std::string& pattern : request.opaque) {
     mark_opaque(target, pattern, "asked for by --opaque " + pattern);
   }

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "cli/colocated.h"
+#include "cli/expert_slots.h"
 #include "cli/model.h"
 #include "cli/move_engine.h"
 #include "cli/move_floor.h"
@@ -41,6 +42,7 @@ PlainEngine plain_engine(const Model& model, const MoveOptions& options, int eng
   engine.has_stacked_experts = std::ranges::any_of(model.catalog.tensors, [](auto& tensor) {
     return tensor.name.ends_with(".experts.gate_up_proj");
   });
+  engine.expert_of_slot = read_expert_slots(options.request.expert_slots);
   engine.dtype = options.request.parameter_dtype.value_or(model.config.dtype);
   return engine;
 }

@@ -167,8 +167,23 @@ std::vector<PlainParameter> mlp(const std::string& prefix, std::int64_t all,
   return result;
 }
 
+// The part of a layer's row of slots that is a rank's.
+std::vector<std::int64_t> experts_in_slots(const PlainConfig& config, const PlainEngine& engine,
+                                           std::int64_t layer) {
+  std::size_t row = 0;
+  for (std::int64_t before = 0; before < layer; ++before)
+    row += has_experts(config, before) ? 1 : 0;
+  const std::vector<int>& slots = engine.expert_of_slot[engine.expert_of_slot.size() > 1 ? row : 0];
+  const auto each = static_cast<std::ptrdiff_t>(slots.size()) / (engine.dp * engine.tp);
+  const auto first = slots.begin() + each * (engine.dp_rank * engine.tp + engine.tp_rank);
+  return {first, first + each};
+}
+
 // Numbers of the experts of a rank, in the order of its slots.
-std::vector<std::int64_t> experts_of(const PlainExperts& experts, const PlainEngine& engine) {
+std::vector<std::int64_t> experts_of(const PlainConfig& config, const PlainEngine& engine,
+                                     std::int64_t layer) {
+  if (!engine.expert_of_slot.empty()) return experts_in_slots(config, engine, layer);
+  const PlainExperts& experts = config.experts;
   const std::int64_t ranks = std::int64_t{engine.dp} * engine.tp;
   const std::int64_t rank = std::int64_t{engine.dp_rank} * engine.tp + engine.tp_rank;
   const bool is_dealt = engine.spread == PlainSpread::round_robin && experts.groups > 1;
@@ -205,12 +220,12 @@ struct Prefixes {
 
 // Gate and up of an expert on top of each other, experts on top of each other.
 std::vector<PlainParameter> routed_experts(const Prefixes& prefixes, const PlainConfig& config,
-                                           const PlainEngine& engine) {
+                                           const PlainEngine& engine, std::int64_t layer) {
   const bool is_cut = engine.spread == PlainSpread::cut;
   const Shard shard = is_cut ? Shard{"dp * tp", std::int64_t{engine.dp} * engine.tp,
                                      std::int64_t{engine.dp_rank} * engine.tp + engine.tp_rank}
                              : Shard{};
-  const std::vector<std::int64_t> numbers = experts_of(config.experts, engine);
+  const std::vector<std::int64_t> numbers = experts_of(config, engine, layer);
   if (numbers.empty()) return {};
   const std::int64_t all = config.experts.intermediate;
   const std::int64_t local = divide(all, shard, "an expert's size");
@@ -250,11 +265,12 @@ std::vector<PlainParameter> routed_experts(const Prefixes& prefixes, const Plain
   return {w13, w2};
 }
 
-std::vector<PlainParameter> feed_forward(const std::string& layer, bool with_experts,
-                                         const PlainConfig& config, const PlainEngine& engine) {
+std::vector<PlainParameter> feed_forward(std::int64_t number, const PlainConfig& config,
+                                         const PlainEngine& engine) {
+  const std::string layer = fmt::format("model.layers.{}.", number);
   const Shard shard{"tp", engine.tp, engine.tp_rank};
   const PlainExperts& experts = config.experts;
-  if (!with_experts) return mlp(layer + "mlp.", config.intermediate, config, shard);
+  if (!has_experts(config, number)) return mlp(layer + "mlp.", config.intermediate, config, shard);
   const std::string prefix = layer + (config.model == "mixtral" ? "block_sparse_moe." : "mlp.");
   // Checkpoints that stack experts call mixtral's as other models' are called.
   const std::string source = engine.has_stacked_experts ? layer + "mlp." : prefix;
@@ -266,7 +282,7 @@ std::vector<PlainParameter> feed_forward(const std::string& layer, bool with_exp
     result.push_back(whole(prefix + "gate.e_score_correction_bias", experts.count));
   }
   for (PlainParameter& one :
-       routed_experts({prefix + "experts.", source + "experts."}, config, engine)) {
+       routed_experts({prefix + "experts.", source + "experts."}, config, engine, number)) {
     result.push_back(std::move(one));
   }
   if (experts.shared_intermediate > 0) {
@@ -382,7 +398,7 @@ std::vector<PlainParameter> plain_parameters(const PlainEngine& engine) {
     const bool is_latent = config.latent.key_value_rank > 0;
     add(is_latent ? latent_attention(prefix + "self_attn.", config, shard)
                   : attention(prefix + "self_attn.", config, shard));
-    add(feed_forward(prefix, has_experts(config, layer), config, engine));
+    add(feed_forward(layer, config, engine));
     add({whole(prefix + "input_layernorm.weight", config.hidden),
          whole(prefix + "post_attention_layernorm.weight", config.hidden)});
   }

@@ -54,6 +54,8 @@ struct PlainEngine {
   int dp = 1, dp_rank = 0;  // repeats attention and dense layers
   int tp = 1, tp_rank = 0;
   PlainSpread spread = PlainSpread::cut;
+  std::vector<std::vector<int>> expert_of_slot = {};  // where they spread otherwise: those of rank
+                                                      // after rank; one row, or by sparse layer
   bool has_stacked_experts = false;  // in the checkpoint: one tensor for all experts of a layer
   DType dtype = DType::bf16;         // of what is not quantised
 };

@@ -289,6 +289,22 @@ TEST(PlainParameters, dp_repeats_dense_layers_and_cuts_experts_further) {
                   .starts_with(experts + "0.down_proj.weight [10, 8] rows 0+10 column 6 to 0\n"));
 }
 
+TEST(PlainParameters, a_table_of_slots_says_where_experts_lie) {
+  const Json config = with_latent("deepseek_v3");  // layers 1 and 2 have experts
+  PlainEngine engine{.dp = 2, .dp_rank = 1, .tp = 2, .spread = PlainSpread::linear};
+  engine.expert_of_slot = {{0, 1, 2, 3, 4, 4, 1, 0}};
+  EXPECT_EQ(slots_of(config, engine), (Numbers{4, 4}));
+  engine.tp_rank = 1;
+  EXPECT_EQ(slots_of(config, engine), (Numbers{1, 0}));
+  engine.expert_of_slot.insert(engine.expert_of_slot.begin(), {4, 3, 2, 1, 0, 0, 3, 2});
+  EXPECT_EQ(slots_of(config, engine), (Numbers{3, 2}));
+  const auto parameters = parameters_of(config, engine);
+  const std::string w2 = "model.layers.2.mlp.experts.routed_experts.w2_weight";
+  EXPECT_EQ(parts_of(parameters, w2),
+            "model.layers.2.mlp.experts.1.down_proj.weight [10, 8] rows 0+10 column 0 to 0\n"
+            "model.layers.2.mlp.experts.0.down_proj.weight [10, 8] rows 0+10 column 0 to 10\n");
+}
+
 TEST(PlainParameters, shared_experts_are_whole_where_tokens_are_sharded_over_tp) {
   const Json config = with_latent("deepseek_v3");
   const std::string down = "model.layers.1.mlp.shared_experts.down_proj.weight";

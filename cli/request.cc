@@ -21,6 +21,13 @@ CLI::Option* add_size_option(CLI::App& command, const std::string& name, std::in
       ->default_str(bytes_text(bytes));
 }
 
+void add_expert_slots_option(CLI::App& command, Request& request) {
+  command
+      .add_option("--expert-slots", request.expert_slots,
+                  "JSON: the expert of each slot, a row for all layers or one for each")
+      ->type_name("FILE");
+}
+
 void add_request_options(CLI::App& command, Request& request) {
   command.add_option("MODEL", request.model, "Folder of a checkpoint, or a config.json")
       ->required();
@@ -56,6 +63,7 @@ void add_request_options(CLI::App& command, Request& request) {
           },
           "Dtype of the engine's parameters; the config's when not given")
       ->type_name("DTYPE");
+  add_expert_slots_option(command, request);
   add_size_option(command, "--staging-bytes-max", request.schedule.staging_bytes_max,
                   "Staging of each training rank, at most");
   add_size_option(command, "--fallback-bytes-max", request.schedule.fallback_bytes_max,

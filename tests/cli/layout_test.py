@@ -62,6 +62,28 @@ class Layouts(unittest.TestCase):
             self.assertEqual(error["code"], code, error)
             self.assertIn(str(path), error["text"])
 
+    def test_slots_of_experts_are_written_and_a_file_has_its_own(self) -> None:
+        config = str(ROOT / "tests" / "data" / "configs" / "small-mixtral.json")
+        slots = self.folder / "slots.json"
+        experts = json.loads(Path(config).read_text())["num_local_experts"]
+        slots.write_text(json.dumps([[*range(experts), *range(experts)]]))
+        words = ("--expert-slots", str(slots))
+        done = run("layout", config, "--engine", "tp=2,experts=linear", *words)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        layout = json.loads(done.stdout)
+        plain = run("layout", config, "--engine", "tp=1")
+        layers = json.loads(Path(config).read_text())["num_hidden_layers"]
+        self.assertEqual(len(layout["instances"]) - len(json.loads(plain.stdout)["instances"]),
+                         3 * experts * layers)
+        path = self.folder / "engine.json"
+        path.write_text(done.stdout)
+        done = run("plan", config, "--trainer", "fsdp=2", "--engine", f"@{path}", *words)
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.stderr,
+                         "crossmesh: lay out: the engine's layout says where experts lie\n"
+                         f"  engine  @{path}\n"
+                         f"  expert slots  {slots}\n")
+
     def test_what_is_no_layout_is_refused(self) -> None:
         path = self.folder / "deep.json"
         for text in ("", "{", "[" * 100_000, "[" * 50 + "]" * 50):
