@@ -434,6 +434,37 @@ TEST(Shard, a_stack_of_experts_is_split_by_expert_and_then_within) {
   }
 }
 
+// A grouped tensor's local part was sent as the whole, where half of four rows are a rank's.
+TEST(Shard, a_shard_of_an_expert_says_which_part_of_the_whole_it_is) {
+  const TensorInfo up{"model.layers.0.mlp.experts.0.up_proj.weight", DType::bf16, {4, 2}};
+  const Layout layout = shard(catalog_of({up}), parse_spec("etp=2"));
+  EXPECT_EQ(layout.tensors[0].shape, (Extents{4, 2}));
+  EXPECT_EQ(to_string(local_shape(layout, 1, 0)), "[2, 2]");
+  EXPECT_EQ(boxes_of(up, "etp=2"), "[0:2, 0:2] [2:4, 0:2]");
+}
+
+// The last rank's rows were left out: of 10 over four it has row 9.
+TEST(Shard, a_short_last_shard_is_not_lost) {
+  EXPECT_EQ(
+      boxes_of({"model.layers.0.mlp.experts.0.up_proj.weight", DType::bf16, {10, 2}}, "etp=4"),
+      "[0:3, 0:2] [3:6, 0:2] [6:9, 0:2] [9:10, 0:2]");
+}
+
+// A rank that has one of an expert's tensors and not the other has no part of it, not a part
+// before its first row.
+TEST(Shard, a_rank_without_an_expert_has_no_parameter_of_it) {
+  const Layout layout =
+      shard(catalog_of({{"model.layers.0.mlp.experts.0.up_proj.weight", DType::bf16, {4, 2}},
+                        {"model.layers.0.mlp.experts.1.up_proj.weight", DType::bf16, {4, 2}}}),
+            parse_spec("ep=2"));
+  for (const int rank : {0, 1}) {
+    for (const int tensor : {0, 1}) {
+      EXPECT_EQ(has_parameter(layout, rank, tensor), rank == tensor);
+      EXPECT_EQ(pieces(layout, rank, tensor).size(), rank == tensor ? 1U : 0U);
+    }
+  }
+}
+
 // Where layers have other numbers of experts, a rank's second one is not the same in each.
 TEST(Shard, experts_are_counted_layer_by_layer) {
   std::vector<TensorInfo> tensors;

@@ -24,6 +24,15 @@ ModelConfig small_config(const std::string& family) {
   return parse_config(test_data("configs/small-" + family + ".json"));
 }
 
+std::string refusal_of(const ModelConfig& config, const std::string& engine) {
+  try {
+    lay_out_config(config, engine);
+  } catch (const Error& error) {
+    return std::string(name_of(error.code())) + ": " + error.text();
+  }
+  return "accepted";
+}
+
 // What one element of a parameter holds.
 struct Cell {
   std::string_view tensor;    // `fill` of a constant, empty where nothing was written
@@ -710,6 +719,151 @@ TEST(LayOut, stacks_of_float8_come_with_the_stacks_of_their_scales) {
   }
 }
 
+// -- Cases that went wrong elsewhere, reduced -----------------------------------------------------
+
+// One dense layer of float8 whose queries, keys and values are 256, 128 and 128 rows.
+ModelConfig dense_float8() {
+  ModelConfig config = worked_config();
+  config.hidden = 130;
+  config.intermediate = 256;
+  config.heads = 2;
+  config.kv_heads = 1;
+  config.head_size = 128;
+  config.scale_block = 128;
+  return config;
+}
+
+TEST(LayOut, scales_of_blocks_that_are_cut_short_are_counted_up) {
+  // The number of scale rows was rounded down: 130 rows have 2, and [256, 384] has [2, 3].
+  ModelConfig config = dense_float8();
+  config.heads = 3;
+  config.kv_heads = 3;
+  std::map<std::string, Elements> shape_of;
+  for (const TensorInfo& tensor : tensors_of(family_of(config), config)) {
+    shape_of[tensor.name] = tensor.shape;
+  }
+  const std::string layer = "model.layers.0.";
+  EXPECT_EQ(shape_of.at(layer + "self_attn.o_proj.weight"), (Elements{130, 384}));
+  EXPECT_EQ(shape_of.at(layer + "self_attn.o_proj.weight_scale_inv"), (Elements{2, 3}));
+  EXPECT_EQ(shape_of.at(layer + "mlp.gate_proj.weight_scale_inv"), (Elements{2, 2}));
+  const Image image = image_of(lay_out_config(config, "tp=1"), 0);
+  EXPECT_EQ(image.at(layer + "self_attn.o_proj.weight_scale_inv").shape, (Elements{2, 3}));
+}
+
+TEST(LayOut, scale_rows_of_a_fused_weight_are_divided_once) {
+  // They were cut at the weights' rows, or divided twice: of 256, 128 and 128 rows they are 0-1, 2
+  // and 3.
+  EXPECT_EQ(rows_of(lay_out_config(dense_float8(), "tp=1"), 0,
+                    "model.layers.0.self_attn.qkv_proj.weight_scale_inv"),
+            "0-1 <- model.layers.0.self_attn.q_proj.weight_scale_inv 0-1\n"
+            "2-2 <- model.layers.0.self_attn.k_proj.weight_scale_inv 0-0\n"
+            "3-3 <- model.layers.0.self_attn.v_proj.weight_scale_inv 0-0\n");
+  // Two ranks share the only KV head, and its scales.
+  EXPECT_EQ(rows_of(lay_out_config(dense_float8(), "tp=2"), 1,
+                    "model.layers.0.self_attn.qkv_proj.weight_scale_inv"),
+            "0-0 <- model.layers.0.self_attn.q_proj.weight_scale_inv 1-1\n"
+            "1-1 <- model.layers.0.self_attn.k_proj.weight_scale_inv 0-0\n"
+            "2-2 <- model.layers.0.self_attn.v_proj.weight_scale_inv 0-0\n");
+}
+
+TEST(LayOut, columns_split_with_their_scales_or_not_at_all) {
+  // A shard of columns was taken to begin on a block: of 256 each rank has one, of 384 the second
+  // begins inside the second.
+  ModelConfig config = dense_float8();
+  const Layout layout = lay_out_config(config, "tp=2");
+  const Image image = image_of(layout, 1);
+  const ParameterImage& scales = image.at("model.layers.0.mlp.down_proj.weight_scale_inv");
+  EXPECT_EQ(scales.shape, (Elements{2, 1}));
+  const std::string down = "model.layers.0.mlp.down_proj.weight_scale_inv";
+  EXPECT_EQ(scales.cells, (std::vector<Cell>{{down, 1, 1}, {down, 3, 1}}));
+  config.heads = config.kv_heads = 6;
+  config.head_size = 64;
+  EXPECT_EQ(refusal_of(config, "tp=2"),
+            "unsupported: lay out: a cut falls inside a block of scales\n"
+            "  box  [0:192, 0:130]\n  weight  [384, 130]\n  block  128\n"
+            "  tensor  model.layers.{}.self_attn.q_proj.weight_scale_inv");
+}
+
+TEST(LayOut, the_size_of_a_block_is_not_told_by_shapes) {
+  // 1000 rows with 8 rows of scales are no blocks of 125: a cut there is inside the first of 128.
+  ModelConfig config = dense_float8();
+  config.intermediate = 1000;
+  config.heads = config.kv_heads = 8;
+  EXPECT_EQ(refusal_of(config, "tp=8"),
+            "unsupported: lay out: a cut falls inside a block of scales\n"
+            "  box  [0:125, 0:130]\n  weight  [1000, 130]\n  block  128\n"
+            "  tensor  model.layers.{}.mlp.gate_proj.weight_scale_inv");
+}
+
+// Four experts in two groups, in the second of two layers.
+ModelConfig four_experts() {
+  ModelConfig config = small_config("deepseek-v3");
+  config.layers = 2;
+  config.prediction_layers = 0;
+  config.sparse_layer = {false, true};
+  config.experts = 4;
+  config.expert_groups = 2;
+  return config;
+}
+
+TEST(LayOut, experts_that_are_dealt_are_where_the_map_says) {
+  // Dealt to two ranks, the second slot of rank 0 was filled with expert 1 for expert 2.
+  EXPECT_EQ(experts_of(lay_out_config(four_experts(), "tp=2,experts=round_robin")),
+            "0: 0 2\n1: 1 3\n");
+}
+
+TEST(LayOut, every_slot_of_redundant_experts_is_fed) {
+  // Six slots were made and four mapped: the others kept what lay there.
+  const ModelConfig config = four_experts();
+  for (const ExpertForm form : {ExpertForm::each, ExpertForm::stacked}) {
+    const Layout layout = lay_out(family_of(config, form), config,
+                                  parse_spec("tp=2,experts=linear"), {{}, {{0, 1, 2, 3, 0, 1}}});
+    for (int rank = 0; rank < 2; ++rank) {
+      for (const auto& [name, parameter] : image_of(layout, rank)) {
+        for (const Cell& cell : parameter.cells) ASSERT_EQ(cell.writes, 1) << name;
+        if (name.find("w13") != std::string::npos) {
+          EXPECT_EQ(parameter.shape[0], 3);
+        }
+      }
+    }
+    if (form == ExpertForm::each) {
+      EXPECT_EQ(experts_of(layout), "0: 0 1 2\n1: 3 0 1\n");
+    }
+  }
+}
+
+TEST(LayOut, gates_of_stacked_experts_are_above_their_ups) {
+  // Two experts of one row and one column: [[g0; u0], [g1; u1]]. A consumer of single experts took
+  // none of them, in silence.
+  ModelConfig config = small_config("mixtral");
+  config.layers = 1;
+  config.experts = 2;
+  config.expert_intermediate = 1;
+  config.hidden = 1;
+  const Layout layout = lay_out(family_of(config, ExpertForm::stacked), config, parse_spec("tp=1"));
+  const std::string both = "model.layers.0.mlp.experts.gate_up_proj";
+  const std::string experts = "model.layers.0.block_sparse_moe.experts.routed_experts.";
+  EXPECT_EQ(image_of(layout, 0).at(experts + "w13_weight").cells,
+            (std::vector<Cell>{{both, 0, 1}, {both, 1, 1}, {both, 2, 1}, {both, 3, 1}}));
+  // Of two rows, a rank's gate is row `rank` and its up two rows on.
+  config.expert_intermediate = 2;
+  config.heads = config.kv_heads = 2;
+  const Layout cut = lay_out(family_of(config, ExpertForm::stacked), config, parse_spec("tp=2"));
+  EXPECT_EQ(image_of(cut, 1).at(experts + "w13_weight").cells,
+            (std::vector<Cell>{{both, 1, 1}, {both, 3, 1}, {both, 5, 1}, {both, 7, 1}}));
+}
+
+TEST(LayOut, attention_under_dp_is_cut_by_tp_alone) {
+  // Of eight ranks in two copies, rank 5 took slice 5 of 8 for slice 1 of 4.
+  ModelConfig config = small_config("qwen3-moe");
+  config.experts = 8;
+  EXPECT_EQ(rows_of(lay_out_config(config, "dp=2,tp=4,experts=linear"), 5,
+                    "model.layers.0.self_attn.qkv_proj.weight"),
+            "0-11 <- model.layers.0.self_attn.q_proj.weight 12-23\n"
+            "12-23 <- model.layers.0.self_attn.k_proj.weight 0-11\n"
+            "24-35 <- model.layers.0.self_attn.v_proj.weight 0-11\n");
+}
+
 // -- Tied names, unused tensors, dtypes
 // -------------------------------------------------------------
 
@@ -763,15 +917,6 @@ TEST(LayOut, geometry_does_not_grow_with_layers) {
 }
 
 // -- Errors and text ------------------------------------------------------------------------------
-
-std::string refusal_of(const ModelConfig& config, const std::string& engine) {
-  try {
-    lay_out_config(config, engine);
-  } catch (const Error& error) {
-    return std::string(name_of(error.code())) + ": " + error.text();
-  }
-  return "accepted";
-}
 
 TEST(LayOut, extents_that_tp_does_not_divide_are_refused) {
   ModelConfig config = worked_config();
