@@ -127,7 +127,10 @@ PlainCheckpoint whole_tensor_in_memory(std::string_view name, PlainTensor tensor
   return checkpoint;
 }
 
-PlainLoader::PlainLoader(const PlainEngine& engine) : parameters_(plain_parameters(engine)) {
+PlainLoader::PlainLoader(const PlainEngine& engine) : PlainLoader(plain_parameters(engine)) {}
+
+PlainLoader::PlainLoader(std::vector<PlainParameter> parameters)
+    : parameters_(std::move(parameters)) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) index_by_name_[parameters_[i].name] = i;
 }
 

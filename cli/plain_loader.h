@@ -48,6 +48,7 @@ class PlainLoader {
  public:
   // Throws: as plain_parameters.
   explicit PlainLoader(const PlainEngine& engine);
+  explicit PlainLoader(std::vector<PlainParameter> parameters);
 
   const std::vector<PlainParameter>& parameters() const { return parameters_; }
 

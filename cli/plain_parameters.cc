@@ -385,7 +385,8 @@ std::vector<PlainParameter> plain_parameters(const PlainEngine& engine) {
   const auto add = [&](std::vector<PlainParameter> more) {
     for (PlainParameter& parameter : more) {
       const bool is_quantised = config.scale_block > 0 && is_linear(parameter);
-      parameter.dtype = is_quantised ? DType::f8_e4m3 : engine.dtype;
+      const bool is_router_bias = parameter.name.ends_with("e_score_correction_bias");
+      parameter.dtype = is_quantised ? DType::f8_e4m3 : is_router_bias ? DType::f32 : engine.dtype;
       result.push_back(std::move(parameter));
       if (is_quantised) result.push_back(scales_of(result.back(), config.scale_block));
     }

@@ -57,7 +57,7 @@ struct PlainEngine {
   std::vector<std::vector<int>> expert_of_slot = {};  // where they spread otherwise: those of rank
                                                       // after rank; one row, or by sparse layer
   bool has_stacked_experts = false;  // in the checkpoint: one tensor for all experts of a layer
-  DType dtype = DType::bf16;         // of what is not quantised
+  DType dtype = DType::bf16;         // of what is not quantised, nor a bias of the router
 };
 
 // Throws: as read_plain_config; mismatch: tp does not divide heads, KV heads (nor they it), sizes

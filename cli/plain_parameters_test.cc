@@ -161,6 +161,14 @@ TEST(PlainParameters, deepseek_lists_latent_attention_shared_experts_and_the_bia
   }
 }
 
+TEST(PlainParameters, only_the_bias_of_a_router_has_another_dtype) {
+  for (const PlainParameter& one :
+       parameters_of(with_latent("deepseek_v3"), {.dtype = DType::f16})) {
+    const bool is_bias = one.name.ends_with(".mlp.gate.e_score_correction_bias");
+    EXPECT_EQ(one.dtype, is_bias ? DType::f32 : DType::f16) << one.name;
+  }
+}
+
 TEST(PlainParameters, deepseek_v2_may_project_queries_at_once_and_share_no_expert) {
   Json config = with_latent("deepseek_v2");
   config["q_lora_rank"] = nullptr;

@@ -183,11 +183,11 @@ TEST(PlainParameters, equal_the_recorded_layouts) {
     const auto& [family, vocab, tp, rank, placement] = key;
     SCOPED_TRACE(fmt::format("{}/{} tp {} rank {} {}", family, vocab, tp, rank, placement));
     const std::string config = configs.at({family, vocab}).dump();
-    const PlainLoader loader({.config_json = config,
-                              .tp = tp,
-                              .tp_rank = rank,
-                              .spread = spread_of(placement),
-                              .dtype = DType::i64});
+    // Elements are numbers here, so every parameter is of one dtype that holds them.
+    std::vector<PlainParameter> parameters = plain_parameters(
+        {.config_json = config, .tp = tp, .tp_rank = rank, .spread = spread_of(placement)});
+    for (PlainParameter& parameter : parameters) parameter.dtype = DType::i64;
+    const PlainLoader loader(std::move(parameters));
     const Recorded recorded = read_recorded(lines);
     std::map<std::string, Numbers> shapes;
     for (const PlainParameter& parameter : loader.parameters()) {

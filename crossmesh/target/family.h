@@ -61,7 +61,7 @@ enum class When : std::uint8_t {
   dense,  // layers without experts
   sparse,
   shared_experts,  // sparse layers, where experts are shared
-  router_bias,     // sparse layers, where the router has a bias
+  router_bias,     // sparse layers, where the router has a bias; it is float32
   query_rank,      // queries are compressed
   query_rank_bias,
   no_query_rank,
@@ -112,11 +112,13 @@ const Family& family_of(const ModelConfig& config, ExpertForm form = ExpertForm:
 ExpertForm expert_form_of(const ModelConfig& config, const Catalog& catalog);
 
 // The tensors that a checkpoint of this config has, in checkpoint order, with dtype config.dtype;
-// where it is quantised, linear weights as F8_E4M3 and the scales of their blocks as F32.
+// the bias of a router as F32, and, where it is quantised, linear weights as F8_E4M3 and the scales
+// of their blocks as F32.
 std::vector<TensorInfo> tensors_of(const Family& family, const ModelConfig& config);
 
 struct EngineOptions {
-  std::optional<DType> parameter_dtype;  // of what is not quantised; config.dtype when not given
+  std::optional<DType> parameter_dtype;  // of what is neither quantised nor the bias of a router;
+                                         // config.dtype when not given
 
   // Which expert each slot of an instance holds, slots of one rank side by side, as many on every
   // rank; an expert may have several. One row for all sparse layers, or a row for each. Not given:

@@ -592,9 +592,10 @@ TEST(LayOut, scales_are_cut_as_the_blocks_of_their_weights) {
                           tensor.name.find("mlp.gate.") != std::string::npos ||
                           tensor.name == "model.embed_tokens.weight" ||
                           tensor.name == "lm_head.weight";
-    EXPECT_EQ(tensor.dtype, holds_scales ? DType::f32
-                            : is_plain   ? DType::bf16
-                                         : DType::f8_e4m3)
+    const bool is_bias = tensor.name.ends_with("e_score_correction_bias");
+    EXPECT_EQ(tensor.dtype, holds_scales || is_bias ? DType::f32
+                            : is_plain              ? DType::bf16
+                                                    : DType::f8_e4m3)
         << tensor.name;
   }
   for (const Instance& instance : layout.instances) {
@@ -901,6 +902,18 @@ TEST(LayOut, parameters_take_the_dtype_that_is_asked_for) {
     for (const LayoutClass& c : layout.classes) EXPECT_EQ(c.dtype, dtype);
     for (const ParameterClass& c : layout.parameter_classes) EXPECT_EQ(c.dtype, dtype);
   }
+}
+
+TEST(LayOut, the_bias_of_a_router_is_float32_whatever_the_rest_is) {
+  const ModelConfig config = small_config("deepseek-v3");
+  const Layout layout = lay_out(family_of(config), config, parse_spec("tp=2"), {DType::f16});
+  int biases = 0;
+  for (const TensorInfo& tensor : layout.tensors) {
+    const bool is_bias = tensor.name.ends_with("mlp.gate.e_score_correction_bias");
+    biases += is_bias ? 1 : 0;
+    EXPECT_EQ(tensor.dtype, is_bias ? DType::f32 : DType::f16) << tensor.name;
+  }
+  EXPECT_EQ(biases, 3);
 }
 
 TEST(LayOut, geometry_does_not_grow_with_layers) {

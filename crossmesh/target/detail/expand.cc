@@ -139,7 +139,7 @@ std::vector<std::int64_t> shape_of(const Rule& rule, const ModelConfig& config) 
 }
 
 DType dtype_of(const Rule& rule, const ModelConfig& config, DType plain_dtype) {
-  if (rule.holds_scales) return DType::f32;
+  if (rule.holds_scales || rule.when == When::router_bias) return DType::f32;
   return config.scale_block > 0 && is_linear(rule) ? DType::f8_e4m3 : plain_dtype;
 }
 
