@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures what docs/BENCHMARKS.md shows, and writes it there and into the README.
 
-    bench/figures.py [--write] [--model FOLDER]
+    bench/figures.py [--write] [--only WORD] [--model FOLDER]
 
 Needs the release preset's `crossmesh`, `memory_bench` and `shm_bench`, and a checkpoint of
 Qwen3-0.6B's size (demo.sh makes one in build/demo/qwen3-0.6b). Without --write it only prints.
@@ -18,6 +18,7 @@ import re
 import statistics
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -179,26 +180,44 @@ def replace_between(path: Path, mark: str, text: str) -> None:
     path.write_text(new)
 
 
+def old_sections(page: Path) -> tuple[str, dict[str, str]]:
+    """Returns the line about the machine and the sections that the page has."""
+    results = re.search("<!-- results:begin -->(.*)<!-- results:end -->", page.read_text(), re.S)
+    assert results is not None
+    first, *parts = re.split(r"^### (.*)\n", results[1], flags=re.M)
+    return first.strip(), {h: text.strip() for h, text in zip(parts[::2], parts[1::2])}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--only", metavar="WORD",
+                        help="measure the sections whose headings have it, and keep the others")
     parser.add_argument("--model", default=str(ROOT / "build" / "demo" / "qwen3-0.6b"))
     options = parser.parse_args()
-    moves = move_table(options.model)
-    parts = [f"Machine: {machine()}. Command: `bench/figures.py --write`.",
-             "### Planning, one core", plan_table(),
-             "### One rank's own part, one core", part_table(),
-             f"### Moving Qwen3-0.6B over shm, medians of {MOVE_ROUNDS} rounds, all verified",
-             moves,
-             f"### Many names and short runs, medians of {MOVE_ROUNDS} rounds, all verified",
-             runs_table(),
-             "### Private memory, medians of 11 rounds", private_table(),
-             "### Copy kernels", kernel_table()]
-    text = "\n\n".join(parts)
+    page = ROOT / "docs" / "BENCHMARKS.md"
+    verified = f"medians of {MOVE_ROUNDS} rounds, all verified"
+    moving = f"Moving Qwen3-0.6B over shm, {verified}"
+    sections: dict[str, Callable[[], str]] = {
+        "Planning, one core": plan_table,
+        "One rank's own part, one core": part_table,
+        moving: lambda: move_table(options.model),
+        f"Many names and short runs, {verified}": runs_table,
+        "Private memory, medians of 11 rounds": private_table,
+        "Copy kernels": kernel_table,
+    }
+    first, found = f"Machine: {machine()}. Command: `bench/figures.py --write`.", {}
+    if options.only:
+        first, found = old_sections(page)
+    for heading, measure in sections.items():
+        if not options.only or options.only.lower() in heading.lower():
+            found[heading] = measure()
+    text = "\n\n".join([first, *(f"### {heading}\n\n{found[heading]}" for heading in sections
+                                 if heading in found)])
     print(text)
     if options.write:
-        replace_between(ROOT / "docs" / "BENCHMARKS.md", "results", "\n" + text + "\n")
-        replace_between(ROOT / "README.md", "measured", moves)
+        replace_between(page, "results", "\n" + text + "\n")
+        replace_between(ROOT / "README.md", "measured", found[moving])
 
 
 if __name__ == "__main__":

@@ -6,9 +6,11 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "crossmesh/memory/copy.h"
 #include "crossmesh/transport/conformance.h"
+#include "crossmesh/transport/refusal.h"
 
 namespace crossmesh::conformance {
 namespace {
@@ -337,11 +339,11 @@ TEST(ShmWays, attaching_that_was_asked_for_and_is_forbidden_is_an_error) {
     check(::setgid(65534) == 0 && ::setuid(65534) == 0, "still root");
     rank.reopen();
     const std::string error = error_of([&] { rank.connect_all(); });
-    const std::string begin = fmt::format(
-        "unsupported: connect: this process cannot attach to the peer\n  peer  {}\n  rank  {}\n"
-        "  why  ",
-        1 - rank.number(), rank.number());
-    check_equal(error.substr(0, begin.size()), begin);
+    const Refusal refusal = explain({EPERM, read_ptrace_scope()});
+    check_equal(error, fmt::format("unsupported: connect: this process cannot attach to the peer\n"
+                                   "  peer  {}\n  rank  {}\n  why  {}\n"
+                                   "  hint  {}; or another way than attach",
+                                   1 - rank.number(), rank.number(), refusal.why, refusal.way_out));
     rank.meet();
   };
   EXPECT_EQ(run_ranks(Way::attach_processes, 2, body), "");
