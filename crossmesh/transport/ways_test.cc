@@ -173,7 +173,10 @@ TEST_P(Ways, a_source_that_lost_its_memory_is_named) {
                                              contiguous({.source_offset_bytes = 2 * page,
                                                          .target_offset_bytes = 2 * page,
                                                          .size_bytes = 2 * page})};
-    if (gives) ::munmap(memory.mapping.data() + 3 * page, static_cast<std::size_t>(page));
+    // Not unmapped: another thread could be given the page.
+    if (gives) {
+      ::mprotect(memory.mapping.data() + 3 * page, static_cast<std::size_t>(page), PROT_NONE);
+    }
     const Ticket ticket =
         rank.transport().post({1 - rank.number(), gives ? kGive : kTake, 1, transfers});
     rank.meet();
