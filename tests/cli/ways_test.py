@@ -10,6 +10,8 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -27,6 +29,21 @@ MESHES = {
 }
 ROUTES = ((), ("--route", "packed", "--staging-bytes-max", "4096"))
 CASTS = ((), ("--param-dtype", "F32"))
+
+
+SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
+WHY_REFUSED = "the system refuses: Operation not permitted"
+WAY_OUT = (
+    "one user and group for all ranks, which are dumpable (PR_SET_DUMPABLE); or CAP_SYS_PTRACE "
+    "(docker run --cap-add SYS_PTRACE)"
+)
+if SCOPE.exists():
+    WHY_REFUSED += f"; kernel.yama.ptrace_scope is {SCOPE.read_text().strip()}"
+    WAY_OUT = {
+        "1": "sysctl kernel.yama.ptrace_scope=0, or CAP_SYS_PTRACE for the ranks",
+        "2": "CAP_SYS_PTRACE for the ranks, or sysctl kernel.yama.ptrace_scope=0",
+        "3": "a boot with another kernel.yama.ptrace_scope: 3 cannot be lowered",
+    }.get(SCOPE.read_text().strip(), WAY_OUT)
 
 
 def can_attach() -> str:
@@ -104,6 +121,54 @@ class Ways(unittest.TestCase):
         if why:
             self.skipTest(why)
         self.assert_way("attach", "--way", "attach")
+
+    def run_refused(self, *words: str) -> tuple[int, str, str]:
+        """Runs a binary that its user may not read: no process may attach to such a one."""
+        if os.geteuid() != 0:
+            self.skipTest("needs root, to become another user")
+        folder = Path(self.folder.name)
+        folder.chmod(0o755)
+        binary = folder / "unreadable"
+        if not binary.exists():
+            shutil.copy(BINARY, binary)
+            binary.chmod(0o711)
+        done = subprocess.run(
+            [binary, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+            timeout=300, user=65534, group=65534, extra_groups=[], cwd="/",
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    def test_info_tells_what_would_let_a_process_attach(self) -> None:
+        code, output, _ = self.run_refused("info", "--json")
+        self.assertEqual(code, DONE)
+        facts = {fact["name"]: fact for fact in json.loads(output)["transports"]}
+        self.assertEqual(
+            facts["attach"],
+            {"name": "attach", "available": False, "why": f"{WHY_REFUSED}; it takes {WAY_OUT}"},
+        )
+
+    def test_attaching_that_is_forced_and_refused_ends_the_move(self) -> None:
+        code, output, errors = self.run_refused(
+            "move", self.folder.name + "/small-qwen3", "--trainer", "fsdp=1", "--engine", "tp=1",
+            "--no-floor", "--way", "attach",
+        )
+        self.assertEqual((code, output), (FAILED, ""))
+        self.assertRegex(
+            errors,
+            "^crossmesh: connect: this process cannot attach to the peer\n"
+            "  peer  [01]\n  rank  [01]\n"
+            + re.escape(f"  why  {WHY_REFUSED}\n  hint  {WAY_OUT}; or another way than attach\n"),
+        )
+
+    def test_memory_that_can_be_shared_needs_no_attaching(self) -> None:
+        code, output, errors = self.run_refused(
+            "move", self.folder.name + "/small-qwen3", "--trainer", "fsdp=1", "--engine", "tp=1",
+            "--no-floor", "--json",
+        )
+        self.assertEqual((code, errors), (DONE, ""))
+        ways = json.loads(output)["ways"]
+        self.assertEqual([(way["way"], way["why_not_attach"]) for way in ways],
+                         [("memfd", WHY_REFUSED)])
 
     def test_threads_have_no_choice(self) -> None:
         self.assertEqual({one["way"] for one in self.ways("--transport", "inproc")}, {"pointer"})
