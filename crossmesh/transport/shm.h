@@ -27,7 +27,8 @@ struct ShmOptions {
 
 // Private memory can be enrolled, to take into and, but for ShmWay::memfd, to give from. What goes
 // through a ring moves only while the source advances. Where the kernel lets a process name one
-// other that may attach (Yama's scope 1), that is the first peer that connects.
+// other that may attach (Yama's scope 1), that is the nearest ancestor of it and of the first peer
+// that connects, such as a launcher, whose descendants may attach too.
 // Throws: invalid_argument when the session's name or the rank is none; limit_exceeded when the
 // ring is smaller than 16 KiB; io_failed.
 std::unique_ptr<Transport> make_shm(const ShmOptions& options);

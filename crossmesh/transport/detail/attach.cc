@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crossmesh/transport/detail/attach.h"
 
+#include <fmt/format.h>
 #include <limits.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
@@ -9,7 +10,11 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <fstream>
+#include <iterator>
 #include <span>
+#include <sstream>
+#include <string>
 
 #include "crossmesh/memory/arena.h"
 
@@ -136,6 +141,27 @@ bool must_allow_attach() { return read_ptrace_scope() == 1; }
 void allow_attach(pid_t process) {
   // Where it fails the peer's test read does too, and says so.
   ::prctl(PR_SET_PTRACER, static_cast<unsigned long>(process), 0, 0, 0);
+}
+
+pid_t process_to_allow(const Kinship& kinship) {
+  for (pid_t of_peer = kinship.peer; of_peer > 1; of_peer = kinship.parent_of(of_peer)) {
+    for (pid_t own = kinship.own; own > 1; own = kinship.parent_of(own)) {
+      if (own == of_peer) return own;
+    }
+  }
+  return kinship.peer;
+}
+
+pid_t parent_of(pid_t process) {
+  std::ifstream file(fmt::format("/proc/{}/stat", process));
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  // The name of the program comes before it, in brackets, and may hold brackets itself.
+  const std::size_t end = text.rfind(')');
+  if (end == std::string::npos) return 0;
+  std::istringstream fields(text.substr(end + 1));
+  char state = 0;
+  pid_t parent = 0;
+  return fields >> state >> parent ? parent : 0;
 }
 
 }  // namespace crossmesh::detail

@@ -10,6 +10,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
 #include "crossmesh/geometry/loop_nest.h"
 #include "crossmesh/transport/refusal.h"
@@ -56,7 +57,22 @@ pid_t process_behind(int socket);
 // Whether a process has to name the one process that may attach to it (Yama's scope 1).
 bool must_allow_attach();
 
-// Names it, in place of the one named before.
+// Names it, in place of the one named before. Its descendants may attach too.
 void allow_attach(pid_t process);
+
+// Two processes, and how the system's tree hangs together: 0 is the parent of what is not seen.
+struct Kinship {
+  pid_t own = 0;
+  pid_t peer = 0;
+  std::function<pid_t(pid_t)> parent_of;
+};
+
+// Which process to name for the peer: the nearest one that both descend from, such as a launcher,
+// so that the other ranks need no naming; or the peer, where that would be the first process.
+// Source: Yama in the kernel's documentation.
+pid_t process_to_allow(const Kinship& kinship);
+
+// As /proc tells; 0 where it does not.
+pid_t parent_of(pid_t process);
 
 }  // namespace crossmesh::detail

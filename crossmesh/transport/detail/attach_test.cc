@@ -104,6 +104,49 @@ TEST_F(Attach, another_process_and_a_dead_one_are_noticed) {
   EXPECT_EQ(refusal_of({dead, token}).why, "the system refuses: No such process");
 }
 
+TEST(Kinship, the_nearest_common_ancestor_is_named_or_the_peer_itself) {
+  // 1 started a shell 10, which started launchers 20 and 30, which started ranks.
+  const auto parent_of = [](pid_t process) {
+    switch (process) {
+      case 21:
+      case 22:
+        return 20;
+      case 31:
+        return 30;
+      case 20:
+      case 30:
+        return 10;
+      case 10:
+      case 40:
+        return 1;
+      default:
+        return 0;
+    }
+  };
+  struct Row {
+    const char* name;
+    pid_t own;
+    pid_t peer;
+    pid_t expected;
+  };
+  const Row rows[] = {
+      {"of one launcher", 21, 22, 20},
+      {"of two launchers", 21, 31, 10},
+      {"its parent", 21, 20, 20},
+      {"its child", 20, 21, 20},
+      {"only the first process in common", 21, 40, 40},
+      {"a process without a parent here", 21, 50, 50},
+  };
+  for (const Row& row : rows) {
+    EXPECT_EQ(process_to_allow({row.own, row.peer, parent_of}), row.expected) << row.name;
+  }
+}
+
+TEST(Kinship, proc_tells_the_parent) {
+  EXPECT_EQ(parent_of(::getpid()), ::getppid());
+  EXPECT_EQ(parent_of(0), 0);
+}
+
 TEST_F(Attach, this_process_is_told_from_all_others) {
   const Child child;
   EXPECT_TRUE(is_this_process({::getpid(), token}));

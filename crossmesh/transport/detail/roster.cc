@@ -74,10 +74,10 @@ bool is_own_session(const Roster& roster, const Hello& hello) {
 void allow_peer(Roster& roster, int socket) {
   const ShmWay way = roster.options.way;
   if (roster.venue->shares_addresses() || way == ShmWay::memfd || way == ShmWay::ring) return;
-  // A second process would take the place of the first, which may be reading.
+  // One is named once: a second would take the place of the first, which may be reading.
   const pid_t process = process_behind(socket);
   if (roster.allowed != 0 || process == ::getpid() || !must_allow_attach()) return;
-  roster.allowed = process;
+  roster.allowed = process_to_allow({::getpid(), process, parent_of});
   allow_attach(roster.allowed);
 }
 

@@ -27,7 +27,7 @@ struct Roster {
   std::unique_ptr<Venue> venue;
   std::uint64_t nonce = 0;
   std::unique_ptr<std::uint64_t> word;   // peers know this process's memory by it
-  pid_t allowed = 0;                     // the one that may attach, where only one may
+  pid_t allowed = 0;                     // whose descendants may attach, where one is to be named
   const Enrolment* enrolment = nullptr;  // what newcomers are told
   FileDescriptor poller;                 // readable when any of the descriptors below is
   FileDescriptor nudger;                 // readable after Listening
