@@ -246,7 +246,7 @@ Ticket PullTransport::post(const Batch& batch) {
   for (const Transfer& transfer : batch.transfers) {
     check_transfer(roster_, connection, batch, slot++, transfer);
   }
-  const std::int64_t first_slot = stream.append(batch.attempt, batch.transfers);
+  const std::int64_t first_slot = stream.append(batch.attempt, batch.transfers, batch.witness);
   if (gives) offer(bench_, connection, batch.transfers);
   return {batch.peer, batch.direction, batch.attempt, first_slot, count};
 }

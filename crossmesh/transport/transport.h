@@ -48,6 +48,26 @@ struct Transfer {
   DType target_dtype = DType::u8;
 };
 
+// Looks at bytes that were moved while a cache still holds them.
+class Witness {
+ public:
+  virtual ~Witness() = default;
+
+  // Whether it wants to see this transfer of the batch; it is then moved in smaller parts.
+  virtual bool watches(const Transfer& transfer) const = 0;
+
+  // Elements that were just written: `nest` from `source`, if they were read from this process's
+  // memory and not converted, to `target_offset_bytes` behind the transfer's. What was read is
+  // still there.
+  struct Part {
+    std::int64_t target_offset_bytes = 0;
+    const std::byte* source = nullptr;  // null: read them where they are now
+    const std::byte* target = nullptr;
+    LoopNest nest;
+  };
+  virtual void moved(const Transfer& transfer, const Part& part) = 0;
+};
+
 // Transfers with one peer, which both ends post in the same order. Slots count the transfers of one
 // (peer, direction, attempt) from 0 over all batches.
 // The transfers must stay where they are until the ticket is done or the attempt cancelled.
@@ -56,6 +76,7 @@ struct Batch {
   Direction direction = Direction::give;
   Attempt attempt = 0;
   std::span<const Transfer> transfers;
+  Witness* witness = nullptr;  // of a take batch; it outlives the ticket as the transfers do
 };
 
 struct Ticket {

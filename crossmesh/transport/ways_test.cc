@@ -131,6 +131,84 @@ TEST_P(Ways, private_memory_arrives_whatever_its_shape) {
   });
 }
 
+// Puts what it sees where it lies, and counts how often it saw each byte.
+class Watcher final : public Witness {
+ public:
+  explicit Watcher(std::int64_t size_bytes) : seen(size_bytes), count(size_bytes) {}
+
+  bool watches(const Transfer& transfer) const override { return &transfer == watched; }
+
+  void moved(const Transfer& transfer, const Part& part) override {
+    const std::int64_t at = transfer.target_offset_bytes + part.target_offset_bytes;
+    LoopNest nest = part.nest;
+    if (part.source == nullptr) {
+      nest.source_strides = nest.target_strides;
+      nest.source_element_bytes = nest.target_element_bytes;
+    }
+    const std::byte* source = part.source != nullptr ? part.source : part.target;
+    copy(source, seen.mapping.data() + at, nest);
+    add(at, nest, 0);
+    ++part_count;
+    bytes_max = std::max(bytes_max, element_count(nest) * nest.target_element_bytes);
+  }
+
+  Private seen;
+  Private count;
+  const Transfer* watched = nullptr;
+  std::int64_t part_count = 0;
+  std::int64_t bytes_max = 0;
+
+ private:
+  void add(std::int64_t at, const LoopNest& nest, int dim) {
+    if (dim == nest.counts.size()) {
+      for (std::int64_t i = 0; i < nest.run_count * nest.target_element_bytes; ++i) ++count[at + i];
+      return;
+    }
+    for (std::int64_t i = 0; i < nest.counts[dim]; ++i) {
+      add(at + i * nest.target_strides[dim], nest, dim + 1);
+    }
+  }
+};
+
+TEST_P(Ways, a_witness_sees_each_byte_of_what_it_watches_once_where_it_lies) {
+  run(2, [](Rank& rank) {
+    const bool gives = rank.number() == 0;
+    constexpr std::int64_t kBytes = 1'000'000;
+    const Private alone(kBytes);
+    const Memory shared(kBytes);
+    const Private target(kBytes);
+    fill_source(alone);
+    std::memcpy(shared.data(), alone.mapping.data(), kBytes);
+    rank.transport().enroll(gives ? alone.buffer() : target.buffer());
+    if (gives) rank.transport().enroll(shared.buffer());
+    rank.connect_all();
+    Attempt attempt = 0;
+    for (const Shape& shape : shapes()) {
+      for (const Region region : {0, 1}) {
+        std::memset(target.mapping.data(), 0, kBytes);
+        // The first is watched, the other is not.
+        std::vector<Transfer> transfers(2, shape.transfer);
+        for (Transfer& transfer : transfers) transfer.source_region = region;
+        Watcher watcher(kBytes);
+        watcher.watched = &transfers[0];
+        const Ticket ticket =
+            rank.transport().post({1 - rank.number(), gives ? kGive : kTake, ++attempt, transfers,
+                                   gives ? nullptr : &watcher});
+        rank.advance_until([&] { return rank.transport().progress(ticket).finished; });
+        if (gives) continue;
+        const LoopNest& nest = shape.transfer.nest;
+        check(watcher.seen.bytes() == target.bytes(), shape.name);
+        const std::vector<unsigned char> counts = watcher.count.bytes();
+        check(*std::max_element(counts.begin(), counts.end()) == 1, shape.name);
+        check_equal(std::count(counts.begin(), counts.end(), 1),
+                    element_count(nest) * nest.target_element_bytes);
+        check(watcher.bytes_max <= std::int64_t{128} << 10, shape.name);
+      }
+    }
+    rank.meet();
+  });
+}
+
 TEST_P(Ways, shareable_and_private_memory_mix_in_one_batch) {
   run(2, [](Rank& rank) {
     const bool gives = rank.number() == 0;

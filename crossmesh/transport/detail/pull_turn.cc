@@ -29,6 +29,8 @@ constexpr std::int64_t kDirectRunBytes = 512;
 // What is read through the buffer at once: more of it would leave the cache before it is put in
 // place.
 constexpr std::int64_t kGatherBytes = std::int64_t{1} << 20;
+// What a witness sees at once: it is still in the second cache when it is looked at.
+constexpr std::int64_t kWatchedBytes = std::int64_t{128} << 10;
 
 Error pull_error(ErrorCode code, std::string_view what, const Bench& bench,
                  const Connection& connection, const Transfer& transfer) {
@@ -71,15 +73,27 @@ struct Piece {
   const std::byte* source = nullptr;
   std::byte* target = nullptr;
   bool is_large = false;  // its attempt
+  Witness* witness = nullptr;
+  const std::byte* first_target = nullptr;  // where the whole transfer starts
 };
+
+// `source`: where the elements were read, or null when they are best read where they are.
+void show(const Piece& piece, const LoopNest& nest, const std::byte* source) {
+  if (piece.witness == nullptr) return;
+  piece.witness->moved(*piece.transfer,
+                       {piece.target - piece.first_target, source, piece.target, nest});
+}
 
 void copy_or_convert(const Piece& piece, const LoopNest& nest) {
   const Transfer& transfer = *piece.transfer;
   if (transfer.source_dtype != transfer.target_dtype) {
-    return convert(piece.source, piece.target, nest, transfer.source_dtype, transfer.target_dtype);
+    convert(piece.source, piece.target, nest, transfer.source_dtype, transfer.target_dtype);
+    return show(piece, nest, nullptr);
   }
   copy(piece.source, piece.target, nest,
        piece.is_large ? StoreHint::streaming : StoreHint::automatic);
+  // Streamed bytes have left for memory; those that were read are at hand.
+  show(piece, nest, piece.source);
 }
 
 // Whether runs are read straight into place, and not in stretches with the gaps between them.
@@ -118,7 +132,9 @@ bool read_slice(Bench& bench, Connection& connection, const Piece& piece, const 
     return check_outcome(bench, connection, *piece.transfer, outcome);
   };
   if (reads_direct(*piece.transfer)) {
-    return is_read(read_runs(connection.attachment, source, piece.target, nest));
+    if (!is_read(read_runs(connection.attachment, source, piece.target, nest))) return false;
+    show(piece, nest, nullptr);
+    return true;
   }
   const Gather gather = gather_of(nest);
   if (bench.buffer.bytes() < gather.buffer_bytes) {
@@ -226,10 +242,15 @@ Moved unpack_slice(Bench& bench, Connection& connection, const Piece& piece,
 Moved move_slice(Bench& bench, Connection& connection, std::int64_t slice_bytes) {
   const Transfer& transfer = connection.take.at(connection.take.done());
   const PeerBytes source = find_source(bench, connection, transfer);
-  const Piece piece{
-      &transfer, source.address,
-      bench.enrolment->find(transfer.target_region)->data + transfer.target_offset_bytes,
-      connection.take.bytes() >= kStreamingBytes};
+  std::byte* const target =
+      bench.enrolment->find(transfer.target_region)->data + transfer.target_offset_bytes;
+  const Piece piece{&transfer,
+                    source.address,
+                    target,
+                    connection.take.bytes() >= kStreamingBytes,
+                    connection.take.witness_of(connection.take.done()),
+                    target};
+  if (piece.witness != nullptr) slice_bytes = std::min(slice_bytes, kWatchedBytes);
   if (!source.is_remote) {
     note_way(connection, ShmWay::memfd);
     return pull_slice(bench, connection, piece, false, slice_bytes);

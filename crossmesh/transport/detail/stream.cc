@@ -12,7 +12,8 @@ constexpr std::int64_t kBytesCap = std::int64_t{1} << 60;
 
 }  // namespace
 
-std::int64_t Stream::append(Attempt attempt, std::span<const Transfer> transfers) {
+std::int64_t Stream::append(Attempt attempt, std::span<const Transfer> transfers,
+                            Witness* witness) {
   assert(attempt >= attempt_);
   if (attempt != attempt_) {
     assert(is_idle());
@@ -23,7 +24,7 @@ std::int64_t Stream::append(Attempt attempt, std::span<const Transfer> transfers
   }
   const std::int64_t first_slot = posted_;
   posted_ += static_cast<std::int64_t>(transfers.size());
-  if (!transfers.empty()) parts_.push_back({posted_, transfers});
+  if (!transfers.empty()) parts_.push_back({posted_, transfers, witness});
   for (const Transfer& transfer : transfers) {
     const std::int64_t bytes = element_count(transfer.nest) * transfer.nest.target_element_bytes;
     bytes_ += std::min(bytes, kBytesCap - bytes_);
@@ -31,12 +32,22 @@ std::int64_t Stream::append(Attempt attempt, std::span<const Transfer> transfers
   return first_slot;
 }
 
-const Transfer& Stream::at(std::int64_t slot) const {
+const Stream::Part& Stream::part_of(std::int64_t slot) const {
   const auto part =
       std::find_if(parts_.begin(), parts_.end(), [&](const Part& p) { return slot < p.end_slot; });
   assert(part != parts_.end());
-  const std::int64_t from_end = part->end_slot - slot;
-  return part->transfers[part->transfers.size() - static_cast<std::size_t>(from_end)];
+  return *part;
+}
+
+const Transfer& Stream::at(std::int64_t slot) const {
+  const Part& part = part_of(slot);
+  const std::int64_t from_end = part.end_slot - slot;
+  return part.transfers[part.transfers.size() - static_cast<std::size_t>(from_end)];
+}
+
+Witness* Stream::witness_of(std::int64_t slot) const {
+  Witness* witness = part_of(slot).witness;
+  return witness != nullptr && witness->watches(at(slot)) ? witness : nullptr;
 }
 
 bool Stream::finish(std::int64_t done) {

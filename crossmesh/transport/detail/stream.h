@@ -23,10 +23,14 @@ class Stream {
 
   // Requires: `attempt` is not older than the stream's, and the stream is idle when it is newer.
   // Returns the first slot.
-  std::int64_t append(Attempt attempt, std::span<const Transfer> transfers);
+  std::int64_t append(Attempt attempt, std::span<const Transfer> transfers,
+                      Witness* witness = nullptr);
 
   // Requires: done() <= slot < posted(), and the stream is not stopped.
   const Transfer& at(std::int64_t slot) const;
+
+  // Who watches the transfer, or null. Requires: as at.
+  Witness* witness_of(std::int64_t slot) const;
 
   // Raises done() to `done`, at most to posted().
   // Returns whether a batch became done.
@@ -44,7 +48,10 @@ class Stream {
   struct Part {
     std::int64_t end_slot = 0;
     std::span<const Transfer> transfers;
+    Witness* witness = nullptr;
   };
+
+  const Part& part_of(std::int64_t slot) const;
 
   Attempt attempt_ = 0;
   Attempt stopped_attempt_ = 0;  // the newest that was stopped before it was done
