@@ -159,6 +159,16 @@ std::optional<Numbering> number(const ElementLoops& loops, std::int64_t tensor_o
   return numbering;
 }
 
+bool is_place(const Numbering& numbering, std::int64_t offset_bytes) {
+  if (offset_bytes < 0) return false;
+  for (int d = 0; d < numbering.counts.size(); ++d) {
+    const std::int64_t digit = offset_bytes / numbering.place_strides[d];
+    if (digit >= numbering.counts[d]) return false;
+    offset_bytes -= digit * numbering.place_strides[d];
+  }
+  return offset_bytes < numbering.run_bytes;
+}
+
 Digest digest(const std::byte* source, const NumberedPlace& target, const LoopNest& nest,
               DType source_dtype, DType target_dtype) {
   const LoopNest simple = detail::merged(nest);

@@ -48,6 +48,9 @@ struct Numbering {
 // not nest.
 std::optional<Numbering> number(const ElementLoops& loops, std::int64_t tensor_offset_bytes);
 
+// Whether a byte lies there, at the start of an element or inside one.
+bool is_place(const Numbering& numbering, std::int64_t offset_bytes);
+
 // A place to count from, in a numbered memory.
 struct NumberedPlace {
   const Numbering* numbering = nullptr;

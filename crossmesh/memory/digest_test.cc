@@ -183,6 +183,9 @@ TEST(Digest, of_a_part_of_a_numbered_memory_counts_from_its_place) {
   const auto numbering = number({{4, 6}, {6, 1}, {10, 1}, 2, 2}, (2 * 10 + 3) * 2);
   ASSERT_TRUE(numbering);
   EXPECT_EQ(*numbering, (Numbering{{4}, {12}, {20}, 12, 46}));
+  for (std::int64_t place = -1; place < 50; ++place) {
+    EXPECT_EQ(is_place(*numbering, place), place >= 0 && place < 48) << place;
+  }
   const Bytes memory = random_bytes(48);
   Digest expected;
   for (std::int64_t row = 0; row < 4; ++row) {
@@ -200,6 +203,11 @@ TEST(Digest, of_a_part_of_a_numbered_memory_counts_from_its_place) {
 }
 
 TEST(Digest, numbers_no_memory_in_which_places_are_shared_or_do_not_nest) {
+  // Rows of 3 with a gap of 2 behind each.
+  const auto gaps = number({{2, 3}, {5, 1}, {3, 1}, 1, 1}, 0);
+  for (std::int64_t place = -1; place < 12; ++place) {
+    EXPECT_EQ(is_place(*gaps, place), (place >= 0 && place < 3) || (place >= 5 && place < 8));
+  }
   EXPECT_FALSE(number({{3, 4}, {0, 1}, {4, 1}, 2, 2}, 0));  // every row at one place
   EXPECT_FALSE(number({{3, 2}, {2, 3}, {2, 1}, 2, 2}, 0));  // 0 3 2 5 4 7
   EXPECT_FALSE(number({{3, 4}, {-4, 1}, {4, 1}, 2, 2}, 0));

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "crossmesh/base/error.h"
+#include "crossmesh/session/detail/numberer.h"
 
 namespace crossmesh {
 namespace {
@@ -50,9 +51,9 @@ int tensor_of(const Plan& plan, const Step& step) {
 
 // Adds the steps of one batch. Both ends see a pair's steps in the same order, so their slots
 // agree.
-template <typename EndsOf>
+template <typename EndsOf, typename PartOf>
 void add_batch(Moves& moves, const Schedule& schedule, MoveBatch batch,
-               std::span<const Step* const> steps, const EndsOf& ends_of) {
+               std::span<const Step* const> steps, const EndsOf& ends_of, const PartOf& part_of) {
   if (steps.empty()) return;
   std::map<int, MoveRange> range_of_peer;
   for (const Step* step : steps) {
@@ -61,6 +62,7 @@ void add_batch(Moves& moves, const Schedule& schedule, MoveBatch batch,
     MoveRange& range =
         range_of_peer.try_emplace(step->peer, MoveRange{step->peer, at, at}).first->second;
     const Transfer& added = transfers.emplace_back(transfer_of(schedule, *step, ends_of(*step)));
+    moves.parts_of_peer[step->peer].push_back(part_of(*step));
     range.last = at + 1;
     const std::int64_t bytes = element_count(added.nest) * added.nest.source_element_bytes;
     moves.bytes += bytes;
@@ -75,12 +77,16 @@ template <typename EndsOf>
 Moves build(const Schedule& schedule, Side side, int rank, const EndsOf& ends_of) {
   const RankPart part = expand(schedule, side, rank);
   Moves moves;
+  detail::Numberer numberer(schedule.plan, moves.numberings);
+  const auto part_of = [&](const Step& step) {
+    return numberer.part_of(step, side == Side::target ? rank : step.peer);
+  };
   for (std::size_t g = 0; g < part.steps_of_group.size(); ++g) {
     std::vector<const Step*> direct, opaque;
     for (const Step& step : part.steps_of_group[g])
       (step.whole_tensor ? opaque : direct).push_back(&step);
     const int group = static_cast<int>(g);
-    add_batch(moves, schedule, {group, -1, {}}, direct, ends_of);
+    add_batch(moves, schedule, {group, -1, {}}, direct, ends_of, part_of);
     std::stable_sort(opaque.begin(), opaque.end(), [&](const Step* a, const Step* b) {
       return tensor_of(schedule.plan, *a) < tensor_of(schedule.plan, *b);
     });
@@ -89,7 +95,7 @@ Moves build(const Schedule& schedule, Side side, int rank, const EndsOf& ends_of
       const auto last = std::find_if(first, opaque.end(), [&](const Step* step) {
         return tensor_of(schedule.plan, *step) != tensor;
       });
-      add_batch(moves, schedule, {group, tensor, {}}, std::span(first, last), ends_of);
+      add_batch(moves, schedule, {group, tensor, {}}, std::span(first, last), ends_of, part_of);
       first = last;
     }
   }

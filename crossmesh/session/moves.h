@@ -7,6 +7,7 @@
 #include <map>
 #include <vector>
 
+#include "crossmesh/memory/digest.h"
 #include "crossmesh/schedule/schedule.h"
 #include "crossmesh/transport/transport.h"
 
@@ -41,8 +42,19 @@ struct MoveBatch {
   std::vector<MoveRange> ranges;
 };
 
+// What a transfer moves, as the target's memory sees it.
+struct TensorPart {
+  int tensor = 0;                // of the source layout
+  int numbering = 0;             // into Moves::numberings
+  std::int64_t place_bytes = 0;  // there, of the transfer's target
+
+  bool operator==(const TensorPart&) const = default;
+};
+
 struct Moves {
   std::map<int, std::vector<Transfer>> transfers_of_peer;  // in posting order
+  std::map<int, std::vector<TensorPart>> parts_of_peer;    // of each of these transfers
+  std::vector<Numbering> numberings;
   std::vector<MoveBatch> batches;
   std::int64_t bytes = 0;           // source bytes
   std::int64_t bytes_fallback = 0;  // of these, by the fallback

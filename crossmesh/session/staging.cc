@@ -47,12 +47,14 @@ Moves staged_moves(const Moves& moves, const std::map<int, SourcePlaces>& source
   Moves staged;
   staged.bytes = moves.bytes;
   staged.bytes_fallback = moves.bytes_fallback;
+  staged.numberings = moves.numberings;
   std::map<int, std::vector<std::int64_t>>
       first_staged;  // by peer and transfer, one past the end too
   for (const auto& [peer, transfers] : moves.transfers_of_peer) {
     const SourcePlaces& source = sources.at(peer);
     const std::vector<Chunk> chunks = stage(transfers, source.slot_bytes);
     std::vector<Transfer>& out = staged.transfers_of_peer[peer];
+    std::vector<TensorPart>& parts = staged.parts_of_peer[peer];
     std::vector<std::int64_t>& first = first_staged[peer];
     for (std::size_t c = 0; c < chunks.size(); ++c) {
       const std::int64_t slot = static_cast<std::int64_t>(c) % source.slot_count;
@@ -67,6 +69,9 @@ Moves staged_moves(const Moves& moves, const std::map<int, SourcePlaces>& source
         transfer.target_offset_bytes += slice.target_offset_bytes;
         transfer.nest = packed_to_target(slice.nest);
         out.push_back(transfer);
+        TensorPart part = moves.parts_of_peer.at(peer)[static_cast<std::size_t>(slice.transfer)];
+        part.place_bytes += slice.target_offset_bytes;
+        parts.push_back(part);
       }
     }
     first.resize(transfers.size() + 1, static_cast<std::int64_t>(out.size()));

@@ -65,6 +65,7 @@ TEST(Staging, chunks_hold_every_element_once_in_order_within_their_slots) {
 TEST(Staging, the_target_posts_what_the_source_packs_batch_by_batch) {
   Moves moves;
   moves.transfers_of_peer[3] = sample_transfers();
+  for (int i = 0; i < 5; ++i) moves.parts_of_peer[3].push_back({i, 0, 1000 * i});
   moves.batches = {{0, -1, {{3, 0, 2}}}, {1, -1, {{3, 2, 3}}}, {1, 5, {{3, 3, 5}}}};
   SourcePlaces source;
   source.staging_region = 9;
@@ -80,6 +81,9 @@ TEST(Staging, the_target_posts_what_the_source_packs_batch_by_batch) {
       EXPECT_EQ(transfer.source_region, 9);
       EXPECT_EQ(transfer.source_offset_bytes,
                 4096 + static_cast<std::int64_t>(chunk_index % 2) * 64 + slice.packed_offset_bytes);
+      const TensorPart& part = staged.parts_of_peer.at(3)[static_cast<std::size_t>(count - 1)];
+      EXPECT_EQ(part, (TensorPart{static_cast<int>(slice.transfer), 0,
+                                  1000 * slice.transfer + slice.target_offset_bytes}));
     }
     ++chunk_index;
   }
