@@ -25,6 +25,8 @@ enum class MessageKind : std::uint8_t {
   places,      // everyone's places: the session stands
   ready,       // this rank waits for the next update
   start,       // version and attempt: move
+  digests,     // what of this attempt was given, by pair of ranks
+  differs,     // what an engine took from a trainer is not what that gave
   whole,       // every byte of this attempt is in place here
   released,    // this trainer's weights may be overwritten
   commit,      // the replica is whole: serve it

@@ -2,20 +2,17 @@
 #include "crossmesh/session/session.h"
 
 #include <algorithm>
-#include <array>
 #include <optional>
 
 #include "crossmesh/memory/arena.h"
 #include "crossmesh/session/detail/agreement.h"
 #include "crossmesh/session/detail/desk.h"
+#include "crossmesh/session/detail/digest_talk.h"
 #include "crossmesh/session/giver.h"
 #include "crossmesh/session/taker.h"
 
 namespace crossmesh {
 namespace {
-
-constexpr std::array<std::string_view, 8> kPhases = {"join", "agree",    "ready",  "start",
-                                                     "move", "complete", "commit", "leave"};
 
 constexpr std::chrono::milliseconds kCancelLimit{1000};
 
@@ -30,21 +27,6 @@ void check_options(const SessionOptions& options) {
 }
 
 }  // namespace
-
-std::string_view name_of(Phase phase) { return kPhases[static_cast<std::size_t>(phase)]; }
-
-Phase phase_from_name(std::string_view name) {
-  for (std::size_t i = 0; i < kPhases.size(); ++i) {
-    if (kPhases[i] == name) return static_cast<Phase>(i);
-  }
-  throw Error(ErrorCode::invalid_argument, "session: no such phase")
-      .with("phase", name)
-      .with("phases", fmt::format("{}", fmt::join(kPhases, ", ")));
-}
-
-std::string to_string(const EngineState& state) {
-  return state.kind == EngineState::Kind::torn ? "torn" : fmt::format("whole at {}", state.version);
-}
 
 struct Session::Impl {
   Impl(SessionOptions session_options, std::unique_ptr<Transport> session_transport)
@@ -95,7 +77,7 @@ struct Session::Impl {
   SourcePlaces own_places(int peer) const;
   std::chrono::milliseconds ready_limit() const { return options.ready_timeout; }
 
-  std::function<bool()> giving();
+  std::function<bool()> giving(std::int64_t version);
   UpdateReport coordinate(std::int64_t version);
   UpdateReport follow(std::int64_t version);
   UpdateReport take(std::int64_t version);
@@ -118,6 +100,8 @@ struct Session::Impl {
   FallbackLoader loader;
   std::optional<Giver> giver;
   std::optional<Taker> taker;
+  std::optional<TrainerDigests> given_digests;
+  std::optional<TakenDigests> taken_digests;
 
   Attempt attempt = 0;
   std::int64_t last_version = 0;
@@ -148,7 +132,8 @@ void Session::join() {
                 {{"address", impl_->transport->address()},
                  {"source_count", options.source_count},
                  {"target_count", options.target_count},
-                 {"transport", impl_->transport->name()}});
+                 {"transport", impl_->transport->name()},
+                 {"digest", name_of(options.digest)}});
       desk.enter(Phase::join);
       addresses =
           desk.expect(MessageKind::roster).body.at("addresses").get<std::vector<std::string>>();
@@ -196,6 +181,8 @@ void Session::Impl::enroll_staging() {
           transport->enroll({staging.mapping.data(), bytes, staging.fd.get(), 0});
     }
     giver.emplace(*transport, std::move(moves), options.source_count, region_bytes, giver_staging);
+    given_digests.emplace(desk, s, options.digest,
+                          GivenDigests(giver->moves(), region_bytes, options.digest));
     return;
   }
   const std::int64_t bytes = fallback_bytes(s, side_rank());
@@ -229,6 +216,7 @@ void Session::Impl::prepare_moves(const std::map<int, SourcePlaces>& sources) {
   Moves moves = moves_of_target(*schedule, side_rank(), places, fallback_region, sources);
   if (schedule->options.route == Route::packed) moves = staged_moves(moves, sources);
   taker.emplace(*transport, std::move(moves), [this](int tensor) { load_opaque(tensor); });
+  taken_digests.emplace(taker->moves());
 }
 
 void Session::Impl::connect_peers() {
@@ -273,6 +261,9 @@ UpdateReport Session::Impl::report(std::int64_t version) const {
   report.bytes = moves.bytes;
   report.bytes_fallback = moves.bytes_fallback;
   report.staging_bytes_peak = giver ? giver->staging_bytes_peak() : 0;
+  const DigestCost cost = giver ? given_digests->cost() : taken_digests->cost();
+  report.digest_seconds = cost.seconds;
+  report.digest_bytes = cost.bytes;
   return report;
 }
 
@@ -294,11 +285,15 @@ void Session::Impl::commit_replicas(std::map<int, std::vector<int>>& waiting) {
   }
 }
 
-// Offers the weights, then serves them.
-std::function<bool()> Session::Impl::giving() {
+// Offers the weights, then serves them, and digests what was not digested before.
+std::function<bool()> Session::Impl::giving(std::int64_t version) {
   desk.begin(Phase::move);
-  return [this, begun = false]() mutable {
-    if (begun) return giver->step();
+  return [this, version, begun = false]() mutable {
+    if (begun) {
+      const bool gave = giver->step();
+      return given_digests->step() || gave;
+    }
+    given_digests->begin(version);
     giver->begin(attempt);
     desk.enter(Phase::move);
     return begun = true;
@@ -317,11 +312,11 @@ UpdateReport Session::Impl::coordinate(std::int64_t version) {
   std::vector<int> engines, trainers;
   for (const int rank : desk.members()) (desk.is_source(rank) ? trainers : engines).push_back(rank);
   Desk::Wait moving;
-  moving.work = giving();
+  moving.work = giving(version);
   moving.done = [&] {
     if (giver->finished() && desk.phase() == Phase::move) desk.enter(Phase::complete);
     commit_replicas(waiting);
-    return waiting.empty() && giver->finished();
+    return waiting.empty() && giver->finished() && given_digests->finished();
   };
   moving.describe = [&] { return describe_update(desk, waiting, giver->waiting_for()); };
   // Whoever moves bytes knows best which peer they do not come from, and is heard first.
@@ -345,13 +340,13 @@ UpdateReport Session::Impl::follow(std::int64_t version) {
   desk.set_attempt(attempt);
   desk.enter(Phase::start);
   Desk::Wait moving;
-  moving.work = giving();
-  moving.done = [&] { return giver->finished(); };
+  moving.work = giving(version);
+  moving.done = [&] { return giver->finished() && given_digests->finished(); };
   moving.describe = [&] { return giver->waiting_for(); };
   desk.serve(moving);
   desk.enter(Phase::complete);
   desk.send(0, MessageKind::released);
-  desk.expect(MessageKind::committing);
+  desk.expect(MessageKind::committing, {}, [&] { return given_digests->step(); });
   desk.enter(Phase::commit);
   const Message finished = desk.expect(MessageKind::finished);
   UpdateReport done = report(version);
@@ -362,7 +357,8 @@ UpdateReport Session::Impl::follow(std::int64_t version) {
 UpdateReport Session::Impl::take(std::int64_t version) {
   desk.set_attempt(attempt);
   desk.enter(Phase::start);
-  taker->begin(attempt);
+  taken_digests->begin(options.digest, version);
+  taker->begin(attempt, [this](int peer) { return taken_digests->witness_of(peer); });
   desk.begin(Phase::move);
   const std::size_t half = taker->moves().batches.size() / 2;
   bool paused = false;
@@ -379,12 +375,23 @@ UpdateReport Session::Impl::take(std::int64_t version) {
   moving.describe = [&] { return taker->waiting_for(); };
   desk.serve(moving);
   desk.enter(Phase::complete);
+  if (options.digest != DigestMode::off) compare_digests(desk, *taken_digests);
   desk.send(0, MessageKind::whole);
   desk.expect(MessageKind::commit);
   desk.enter(Phase::commit);
   state = {EngineState::Kind::whole, version};
   desk.send(0, MessageKind::committed);
   return report(version);
+}
+
+void Session::digest(std::int64_t version) {
+  impl_->guarded([&] {
+    if (!impl_->giver) {
+      throw Error(ErrorCode::invalid_argument, "digest: trainer ranks call it, after agree")
+          .with("rank", impl_->options.rank);
+    }
+    impl_->given_digests->compute(version);
+  });
 }
 
 UpdateReport Session::update(std::int64_t version) {

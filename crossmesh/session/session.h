@@ -19,6 +19,7 @@
 #include "crossmesh/base/error.h"
 #include "crossmesh/layout/layout.h"
 #include "crossmesh/schedule/schedule.h"
+#include "crossmesh/session/digest_mode.h"
 #include "crossmesh/transport/transport.h"
 
 namespace crossmesh {
@@ -32,9 +33,10 @@ struct SessionOptions {
   int source_count = 0;  // trainer ranks, 0 .. source_count - 1
   int target_count = 0;  // engine ranks, which follow: rank source_count + t is engine rank t
   int rank = 0;          // this one, among all
-  std::chrono::milliseconds timeout{10'000};  // without any progress, in every wait
+  std::chrono::milliseconds timeout{10'000};         // without any progress, in every wait
   std::chrono::milliseconds agree_timeout{60'000};   // while ranks reserve their memory, if longer
   std::chrono::milliseconds ready_timeout{600'000};  // for work outside: a training step, a check
+  DigestMode digest = DigestMode::sampled;           // the same on every rank
   std::function<void(Phase)> on_phase;               // called when this rank enters a phase
 };
 
@@ -73,6 +75,8 @@ struct UpdateReport {
   std::int64_t bytes = 0;  // source bytes that left or reached this rank
   std::int64_t bytes_fallback = 0;
   std::int64_t staging_bytes_peak = 0;
+  double digest_seconds = 0;      // of this rank, those of a call of `digest` before included
+  std::int64_t digest_bytes = 0;  // of the targets' dtypes
 };
 
 class Session {
@@ -95,10 +99,15 @@ class Session {
   // Requires: agree.
   const Schedule& schedule() const;
 
+  // On trainer ranks, with the weights of `version` in place, which stay as they are until its
+  // update ends: digests them beforehand. Without this call `update` does it, while engines pull.
+  void digest(std::int64_t version);
+
   // On trainer ranks, with the weights of `version` in place. Blocks until the update ends. The
   // weights may be overwritten afterwards.
   // Throws: invalid_argument when `version` is not above the last one, or below 1; aborted,
-  // peer_lost or timed_out, naming the rank and the phase.
+  // peer_lost or timed_out, naming the rank and the phase; mismatch naming the tensor, both ranks
+  // and both digests when what arrived is not what was given: no replica that got it commits.
   UpdateReport update(std::int64_t version);
 
   // On engine ranks. Blocks until this rank serves the next version.

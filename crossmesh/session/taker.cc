@@ -20,8 +20,9 @@ constexpr std::int64_t kAdvanceBytes = std::int64_t{8} << 20;
 Taker::Taker(Transport& transport, Moves moves, std::function<void(int)> load)
     : transport_(transport), moves_(std::move(moves)), load_(std::move(load)) {}
 
-void Taker::begin(Attempt attempt) {
+void Taker::begin(Attempt attempt, std::function<Witness*(int)> watch) {
   attempt_ = attempt;
+  watch_ = std::move(watch);
   tickets_of_batch_.assign(moves_.batches.size(), {});
   posted_ = completed_ = 0;
   touched_ = false;
@@ -43,7 +44,8 @@ void Taker::post_next() {
     tickets_of_batch_[posted_].push_back(
         transport_.post({range.peer, Direction::take, attempt_,
                          all.subspan(static_cast<std::size_t>(range.first),
-                                     static_cast<std::size_t>(range.last - range.first))}));
+                                     static_cast<std::size_t>(range.last - range.first)),
+                         watch_ ? watch_(range.peer) : nullptr}));
   }
   ++posted_;
 }

@@ -20,7 +20,8 @@ class Taker {
 
   const Moves& moves() const { return moves_; }
 
-  void begin(Attempt attempt);
+  // `watch(peer)` tells who looks at what that peer gives, or null.
+  void begin(Attempt attempt, std::function<Witness*(int)> watch = {});
 
   // Posts what may be posted, and moves at most about a slice. Returns whether anything changed.
   bool step();
@@ -44,6 +45,7 @@ class Taker {
   Moves moves_;
   std::function<void(int)> load_;
   Attempt attempt_ = 0;
+  std::function<Witness*(int)> watch_;
   std::vector<std::vector<Ticket>> tickets_of_batch_;
   std::size_t posted_ = 0;
   std::size_t completed_ = 0;

@@ -175,6 +175,7 @@ void check_joiner(const Desk& desk, const SessionOptions& options, std::string_v
   check("trainer ranks", options.source_count, field<std::int64_t>(message, "source_count"));
   check("engine ranks", options.target_count, field<std::int64_t>(message, "target_count"));
   check("transport", std::string(transport), field<std::string>(message, "transport"));
+  check("digest", std::string(name_of(options.digest)), field<std::string>(message, "digest"));
 }
 
 void check_memory(const Layout& layout, int side_rank, const ParameterMemory& memory) {

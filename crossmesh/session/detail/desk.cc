@@ -22,6 +22,8 @@ constexpr std::chrono::milliseconds kVerdictGrace{2000};
 // Messages that belong to one attempt carry its number.
 bool is_of_attempt(MessageKind kind) {
   switch (kind) {
+    case MessageKind::digests:
+    case MessageKind::differs:
     case MessageKind::whole:
     case MessageKind::released:
     case MessageKind::commit:
@@ -133,9 +135,23 @@ void Desk::hear_alive() {
   progressed_since_alive_ |= is_coordinator();
 }
 
+void Desk::set_attempt(Attempt attempt) {
+  attempt_ = attempt;
+  for (auto& [key, queue] : inbox_) {
+    if (!is_of_attempt(key.first)) continue;
+    std::erase_if(queue, [&](const Message& message) {
+      return field<std::int64_t>(message, "attempt") < attempt;
+    });
+  }
+}
+
 void Desk::handle(Message message) {
   if (message.rank < 0 || message.rank >= rank_count()) return;
-  if (is_of_attempt(message.kind) && field<std::int64_t>(message, "attempt") != attempt_) return;
+  if (is_of_attempt(message.kind)) {
+    // Digests may come together with the `start` that this rank has not looked at.
+    const auto attempt = field<std::int64_t>(message, "attempt");
+    if (attempt < attempt_ || (attempt > attempt_ && message.kind != MessageKind::digests)) return;
+  }
   if (message.kind == MessageKind::alive) return hear_alive();
   if (message.kind == MessageKind::abort) {
     ended_ = true;
@@ -251,9 +267,15 @@ std::map<int, Message> Desk::gather(MessageKind kind, const std::vector<int>& ra
   return messages;
 }
 
-Message Desk::expect(MessageKind kind, std::chrono::milliseconds limit) {
+Message Desk::expect(MessageKind kind, std::chrono::milliseconds limit,
+                     std::function<bool()> work) {
   Wait wait;
   wait.limit = limit;
+  if (work) {
+    // No bytes are moved here that others would rather hear of first.
+    wait.limit = usual_limit() * 3 / 2;
+    wait.work = std::move(work);
+  }
   wait.done = [&] { return has(kind, 0); };
   wait.describe = [&] { return fmt::format("{} from {}", name_of(kind), title(0)); };
   serve(wait);

@@ -52,14 +52,15 @@ class Desk {
   // The coordinator's: one message of this kind from each of `ranks`.
   std::map<int, Message> gather(MessageKind kind, const std::vector<int>& ranks,
                                 std::chrono::milliseconds limit = {});
-  // A member's: the coordinator's next message of this kind.
-  Message expect(MessageKind kind, std::chrono::milliseconds limit = {});
+  // A member's: the coordinator's next message of this kind; `work` is done meanwhile.
+  Message expect(MessageKind kind, std::chrono::milliseconds limit = {},
+                 std::function<bool()> work = {});
 
   bool has(MessageKind kind, int rank) const;
   Message take(MessageKind kind, int rank);
 
-  // Messages that carry another attempt are dropped from here on.
-  void set_attempt(Attempt attempt) { attempt_ = attempt; }
+  // Messages that carry another attempt are dropped from here on; so are older ones that came.
+  void set_attempt(Attempt attempt);
 
   // A data connection failed, for a reason that the coordinator may know better: throws what it
   // says within a moment, else `own`.
