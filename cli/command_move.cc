@@ -26,6 +26,7 @@ struct MoveCommand {
   std::string pause;
   std::string floor = "memcpy";
   std::string way = std::string(name_of(ShmWay::automatic));
+  std::string digest = std::string(name_of(DigestMode::sampled));
   bool no_floor = false;
   bool json = false;
   // Of a launched rank.
@@ -53,6 +54,11 @@ void add_move_options(CLI::App& command, MoveCommand& move) {
       ->capture_default_str();
   command.add_flag("--colocate", move.options.colocate,
                    "Trainer i and engine i are one process, and copy there");
+  command
+      .add_option("--digest", move.digest,
+                  "Compare digests before a commit: of all tensors, or one in 16, in turn")
+      ->check(CLI::IsMember({"on", "sampled", "off"}))
+      ->capture_default_str();
   command.add_option("--iterations", move.options.iterations, "Updates to make, each checked")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
@@ -83,6 +89,7 @@ std::vector<std::string> own_words() {
 
 void finish_options(MoveCommand& move) {
   if (!move.pause.empty()) move.options.pause = phase_from_name(move.pause);
+  move.options.digest = digest_mode_from_name(move.digest);
   move.options.floor = move.no_floor          ? FloorKind::none
                        : move.floor == "runs" ? FloorKind::runs
                                               : FloorKind::memcpy;
@@ -209,6 +216,13 @@ std::string result_text(const ordered_json& result) {
   text += fmt::format("{} needed, {} of them by the fallback; checking takes {:.2f} s a version\n",
                       bytes_text(result["bytes_needed"]), bytes_text(result["bytes_fallback"]),
                       result["verify_seconds_median"].get<double>());
+  if (const ordered_json& digest = result["digest"]; digest["mode"] != "off") {
+    text += fmt::format(
+        "digests {}: {} an update; engines {:.4f} s in it ({:.0f}%), trainers {:.4f} s before it\n",
+        digest["mode"].get<std::string>(), bytes_text(digest["bytes_median"]),
+        digest["engine_seconds_median"].get<double>(), 100 * digest["engine_share"].get<double>(),
+        digest["trainer_seconds_median"].get<double>());
+  }
   if (!result["ratio_to_floor"].is_null()) {
     text += fmt::format("update {:.4f} s, floor {:.4f} s: {:.2f} of the floor\n",
                         result["seconds_median"].get<double>(),

@@ -106,6 +106,7 @@ SessionOptions RankProgram::session_options() {
   session.source_count = source_.rank_count;
   session.target_count = target_.rank_count;
   session.rank = options_.rank;
+  session.digest = options_.move.digest;
   session.timeout =
       std::chrono::milliseconds(static_cast<std::int64_t>(options_.move.timeout_seconds * 1000));
   session.ready_timeout = work_timeout(session.timeout, byte_count(model_.catalog),
@@ -137,13 +138,18 @@ void RankProgram::agree() {
 
 void RankProgram::iterate(int version) {
   version_ = version;
-  if (is_trainer()) trainer_->write(static_cast<std::uint64_t>(version));
+  if (is_trainer()) {
+    trainer_->write(static_cast<std::uint64_t>(version));
+    session_.digest(version);
+  }
   const UpdateReport report = is_trainer() ? session_.update(version) : session_.receive();
   check(version);
   const std::vector<nlohmann::json> bytes =
       session_.exchange("bytes", {{"bytes", report.bytes},
                                   {"fallback", report.bytes_fallback},
-                                  {"staging", report.staging_bytes_peak}});
+                                  {"staging", report.staging_bytes_peak},
+                                  {"digest_bytes", report.digest_bytes},
+                                  {"digest_seconds", report.digest_seconds}});
   result_.add_update(report, bytes, source_.rank_count);
   if (floor_) result_.add_floor(floor_->measure(session_, version));
   if (on_iteration_) on_iteration_(version);

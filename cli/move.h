@@ -27,6 +27,7 @@ struct MoveOptions {
   std::string transport = "shm";
   ShmWay way = ShmWay::automatic;  // of shm; attach and ring are tried on private memory
   bool colocate = false;           // trainer i and engine i are one process
+  DigestMode digest = DigestMode::sampled;
   int iterations = 3;
   std::optional<Phase> pause;  // stop every rank there, in the last update
   FloorKind floor = FloorKind::memcpy;

@@ -16,18 +16,27 @@ double median(std::vector<double> values) {
 
 void MoveResult::add_update(const UpdateReport& report, const std::vector<nlohmann::json>& moved,
                             int trainer_count) {
-  std::int64_t bytes = 0, fallback = 0;
+  std::int64_t bytes = 0, fallback = 0, digested = 0;
+  double engine_seconds = 0, trainer_seconds = 0;
   for (std::size_t rank = 0; rank < moved.size(); ++rank) {
     staging_bytes_peak_ =
         std::max(staging_bytes_peak_, moved[rank].at("staging").get<std::int64_t>());
-    if (static_cast<int>(rank) < trainer_count) continue;
+    const bool is_trainer = static_cast<int>(rank) < trainer_count;
+    double& slowest = is_trainer ? trainer_seconds : engine_seconds;
+    slowest = std::max(slowest, moved[rank].at("digest_seconds").get<double>());
+    if (is_trainer) continue;
+    digested += moved[rank].at("digest_bytes").get<std::int64_t>();
     bytes += moved[rank].at("bytes").get<std::int64_t>();
     fallback += moved[rank].at("fallback").get<std::int64_t>();
   }
   iterations_.push_back({{"version", report.version},
                          {"seconds", report.seconds},
                          {"bytes", bytes},
-                         {"bytes_fallback", fallback}});
+                         {"bytes_fallback", fallback},
+                         {"bytes_digested", digested}});
+  digest_bytes_.push_back(static_cast<double>(digested));
+  engine_digest_seconds_.push_back(engine_seconds);
+  trainer_digest_seconds_.push_back(trainer_seconds);
   seconds_.push_back(report.seconds);
 }
 
@@ -87,6 +96,12 @@ nlohmann::ordered_json MoveResult::to_json(const MoveOptions& options,
   json["ratio_to_floor"] = floor_seconds_.empty() || update <= 0
                                ? nlohmann::ordered_json()
                                : nlohmann::ordered_json(floor / update);
+  const double in_update = median(engine_digest_seconds_);
+  json["digest"] = {{"mode", name_of(options.digest)},
+                    {"bytes_median", static_cast<std::int64_t>(median(digest_bytes_))},
+                    {"engine_seconds_median", in_update},
+                    {"engine_share", update <= 0 ? 0 : in_update / update},
+                    {"trainer_seconds_median", median(trainer_digest_seconds_)}};
   json["verify_seconds_median"] = median(check_seconds_);
   json["staging_bytes_peak"] = staging_bytes_peak_;
   json["source_bytes_read"] = source_bytes_read_;

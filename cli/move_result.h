@@ -18,7 +18,7 @@ double median(std::vector<double> values);  // 0 for none
 
 class MoveResult {
  public:
-  // `moved` has each rank's {bytes, fallback, staging}.
+  // `moved` has each rank's {bytes, fallback, staging, digest_bytes, digest_seconds}.
   void add_update(const UpdateReport& report, const std::vector<nlohmann::json>& moved,
                   int trainer_count);
   void add_checks(const std::vector<nlohmann::json>& checks, double seconds);
@@ -34,6 +34,9 @@ class MoveResult {
   nlohmann::ordered_json iterations_ = nlohmann::ordered_json::array();
   std::vector<double> seconds_;
   std::vector<double> floor_seconds_;
+  std::vector<double> digest_bytes_;            // of all engines
+  std::vector<double> engine_digest_seconds_;   // of the slowest
+  std::vector<double> trainer_digest_seconds_;  // of the slowest
   std::vector<double> check_seconds_;
   std::int64_t elements_checked_ = 0;
   std::int64_t parameters_wrong_ = 0;

@@ -55,7 +55,8 @@ class EveryWay(unittest.TestCase):
                 return subprocess.run(
                     [BINARY, "move", f"{folder}/{family}", "--trainer",
                      trainers[number % len(trainers)], "--engine", engine, "--way", way,
-                     "--iterations", "1", "--no-floor", "--json", "--timeout", "60"],
+                     "--iterations", "1", "--no-floor", "--json", "--timeout", "60",
+                     "--digest", "on"],
                     stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
                     timeout=300)
 

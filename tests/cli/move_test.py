@@ -118,6 +118,27 @@ class Moves(Runs):
                 whole = 2 * (values + config["vocab_size"] * config["hidden_size"])
                 self.assertEqual(found["bytes_fallback"], 2 * whole)
 
+    def test_digests_cover_all_or_each_tensor_once_in_sixteen_updates(self) -> None:
+        for route, mode in itertools.product(ROUTES, ("on", "sampled", "off")):
+            with self.subTest(route=route, mode=mode):
+                found = self.move(
+                    self.model("llama"), "--trainer", "fsdp=3", "--engine", "tp=2",
+                    "--iterations", "16", "--no-floor", "--digest", mode, *ROUTES[route],
+                )
+                self.check(found, "llama", "tp=2", route)
+                digest = found["digest"]
+                each = [one["bytes_digested"] for one in found["iterations"]]
+                expected = {"on": 16, "sampled": 1, "off": 0}[mode] * found["bytes_needed"]
+                self.assertEqual(sum(each), expected)
+                self.assertEqual(digest["mode"], mode)
+                middle = sorted(each)
+                self.assertEqual(digest["bytes_median"], (middle[7] + middle[8]) // 2)
+                for seconds in ("engine_seconds_median", "trainer_seconds_median"):
+                    self.assertEqual(digest[seconds] > 0, mode != "off", seconds)
+                self.assertAlmostEqual(
+                    digest["engine_share"],
+                    digest["engine_seconds_median"] / found["seconds_median"])
+
     def test_the_floor_is_measured_beside_the_updates(self) -> None:
         found = self.move(self.model("llama"), "--trainer", "fsdp=2", "--engine", "tp=2")
         self.assertEqual(len(found["iterations"]), 3)
@@ -132,6 +153,9 @@ class Moves(Runs):
         )
         self.assertEqual((code, errors), (DONE, ""))
         self.assertRegex(output, r"^verified: 103152 elements checked over 3 updates\n")
+        self.assertRegex(
+            output, r"\ndigests sampled: [\d.]+ (?:Ki)?B an update; engines \d+\.\d{4} s in it "
+            r"\(\d+%\), trainers \d+\.\d{4} s before it\n")
 
     def test_what_cannot_be_moved_is_refused_before_anything_starts(self) -> None:
         model = self.model("llama")
