@@ -318,7 +318,12 @@ UpdateReport Session::Impl::coordinate(std::int64_t version) {
     commit_replicas(waiting);
     return waiting.empty() && giver->finished() && given_digests->finished();
   };
-  moving.describe = [&] { return describe_update(desk, waiting, giver->waiting_for()); };
+  moving.describe = [&] {
+    // An engine is not whole before every trainer said what it gave.
+    const std::string digests = given_digests->waiting_for();
+    const std::string rest = describe_update(desk, waiting, giver->waiting_for());
+    return digests.empty() || rest.empty() ? digests + rest : digests + "; " + rest;
+  };
   // Whoever moves bytes knows best which peer they do not come from, and is heard first.
   moving.limit = options.timeout + options.timeout / 4;
   desk.serve(moving);
@@ -375,7 +380,9 @@ UpdateReport Session::Impl::take(std::int64_t version) {
   moving.describe = [&] { return taker->waiting_for(); };
   desk.serve(moving);
   desk.enter(Phase::complete);
-  if (options.digest != DigestMode::off) compare_digests(desk, *taken_digests);
+  if (options.digest != DigestMode::off) {
+    compare_digests(desk, *taken_digests, options.timeout * 2);
+  }
   desk.send(0, MessageKind::whole);
   desk.expect(MessageKind::commit);
   desk.enter(Phase::commit);

@@ -58,6 +58,21 @@ bool TrainerDigests::finished() const {
   return mode_ == DigestMode::off || (is_sent_ && (is_spread_ || !desk_.is_coordinator()));
 }
 
+std::vector<int> TrainerDigests::missing() const {
+  std::vector<int> ranks;
+  if (mode_ == DigestMode::off || is_spread_) return ranks;
+  for (int rank = 1; rank < desk_.source_count(); ++rank) {
+    if (!desk_.has(MessageKind::digests, rank)) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+std::string TrainerDigests::waiting_for() const {
+  std::vector<std::string> titles;
+  for (const int rank : missing()) titles.push_back(desk_.title(rank));
+  return titles.empty() ? "" : fmt::format("digests from {}", fmt::join(titles, ", "));
+}
+
 bool TrainerDigests::step() {
   if (mode_ == DigestMode::off) return false;
   if (!given_.finished()) {
@@ -102,9 +117,7 @@ bool TrainerDigests::send() {
 
 // Turns what each trainer says of engines into what each engine is told of trainers.
 bool TrainerDigests::spread() {
-  for (int rank = 1; rank < desk_.source_count(); ++rank) {
-    if (!desk_.has(MessageKind::digests, rank)) return false;
-  }
+  if (!missing().empty()) return false;
   std::map<int, json> of_engine;
   for (const int peer : given_.peers()) {
     of_engine[peer].push_back({0, to_string(fingerprint(given_.of_peer(peer)))});
@@ -149,8 +162,8 @@ void TrainerDigests::answer(int engine, const Message& message) const {
           "memory errors do: if they are left alone, suspect this host's memory");
 }
 
-void compare_digests(Desk& desk, const TakenDigests& taken) {
-  const Message digests = desk.expect(MessageKind::digests);
+void compare_digests(Desk& desk, const TakenDigests& taken, std::chrono::milliseconds limit) {
+  const Message digests = desk.expect(MessageKind::digests, limit);
   std::map<int, std::string> given;
   for (const json& one : digests.body.at("of")) given[one.at(0).get<int>()] = one.at(1);
   for (const int trainer : taken.peers()) {

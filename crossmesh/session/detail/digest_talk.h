@@ -7,7 +7,10 @@
 //   engine   → coordinator: differs { trainer, tensors, sums, bytes }  coordinator → trainer
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "crossmesh/schedule/schedule.h"
 #include "crossmesh/session/detail/desk.h"
@@ -35,9 +38,13 @@ class TrainerDigests {
   // Whether engines have, or get, what they need to compare.
   bool finished() const;
 
+  // On the coordinator: whose digests are missing, or nothing.
+  std::string waiting_for() const;
+
   const DigestCost& cost() const { return given_.cost(); }
 
  private:
+  std::vector<int> missing() const;
   bool send();
   bool spread();
   void answer(int engine, const Message& message) const;
@@ -51,8 +58,9 @@ class TrainerDigests {
   bool is_spread_ = false;
 };
 
-// An engine rank's part, once every byte is in place. Blocks until the trainers' digests are there.
+// An engine rank's part, once every byte is in place. Blocks until the trainers' digests are there,
+// for `limit` without progress: longer than the coordinator, who knows which of them is missing.
 // Throws: what the coordinator makes of it when they differ: mismatch.
-void compare_digests(Desk& desk, const TakenDigests& taken);
+void compare_digests(Desk& desk, const TakenDigests& taken, std::chrono::milliseconds limit);
 
 }  // namespace crossmesh

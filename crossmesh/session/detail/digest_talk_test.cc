@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <functional>
+#include <future>
 #include <optional>
 #include <random>
 #include <thread>
@@ -223,6 +224,9 @@ struct Job {
   int last_version = 1;
   std::optional<Flip> flip;  // in the first update
   std::optional<std::pair<int, DigestMode>> other_mode;
+  std::chrono::milliseconds timeout{10'000};
+  std::function<void(int, Phase)> on_phase = [](int, Phase) {};
+  std::function<void(int)> on_error = [](int) {};
   Layout source = layout_of({{{0, 0}, {7, kColumns}}, {{7, 0}, {6, kColumns}}}, {0, 0}, true);
   Layout target = layout_of({{{0, 0}, {kRows, 9}}, {{0, 9}, {kRows, 13}}}, {0, 0, 1, 1}, false);
 
@@ -236,6 +240,8 @@ struct Job {
     session.target_count = target.rank_count;
     session.rank = rank;
     session.digest = other_mode && other_mode->first == rank ? other_mode->second : mode;
+    session.timeout = timeout;
+    session.on_phase = [&, rank](Phase phase) { on_phase(rank, phase); };
     Flip* own_flip = flip && flip->trainer == rank ? &*flip : nullptr;
     Session own(session, std::make_unique<FlippingTransport>(
                              make_inproc({&hub, std::string(kName), rank}), own_flip));
@@ -264,6 +270,7 @@ struct Job {
       --version;
     } catch (const Error& error) {
       result.errors[r] = error.text();
+      on_error(rank);
     }
     if (is_source(rank)) return;
     result.states[r - kTrainers] = to_string(own.state());
@@ -417,6 +424,26 @@ TEST(DigestTalk, finds_nothing_when_it_is_off_and_a_tensor_in_sixteen_versions_w
     found += error.starts_with("digest: an engine did not get what a trainer gave\n") ? 1 : 0;
   }
   EXPECT_EQ(found, 1);
+}
+
+TEST(DigestTalk, a_trainer_that_does_not_say_what_it_gave_is_named) {
+  Job job;
+  job.timeout = std::chrono::milliseconds(500);
+  std::promise<void> given_up;
+  std::shared_future<void> until = given_up.get_future().share();
+  // Its weights are offered by then, and engines need no more of it to pull them.
+  job.on_phase = [&](int rank, Phase phase) {
+    if (rank == 1 && phase == Phase::move) until.wait();
+    if (rank == 0 && phase == Phase::commit) ADD_FAILURE() << "committed";
+  };
+  job.on_error = [&](int rank) {
+    if (rank == 0) given_up.set_value();
+  };
+  const std::string error = job.run().errors[0];
+  EXPECT_NE(error.find("\n  phase  complete\n  at  trainer 0 (rank 0)\n  waiting for  digests from "
+                       "trainer 1 (rank 1); engine 0 (rank 2) of replica 0 to be whole"),
+            std::string::npos)
+      << error;
 }
 
 TEST(DigestTalk, a_rank_with_another_mode_does_not_join) {
