@@ -165,9 +165,20 @@ std::int64_t slice_limit(const Transfer& transfer, std::int64_t bytes) {
   return std::max<std::int64_t>({bytes, nest.source_element_bytes, nest.target_element_bytes});
 }
 
+// Whether a transfer need not be cut; of a model with many small tensors none need.
+bool fits(const Transfer& transfer, std::int64_t bytes) {
+  const LoopNest& nest = transfer.nest;
+  return element_count(nest) <=
+         bytes / std::max(nest.source_element_bytes, nest.target_element_bytes);
+}
+
 Moved pull_slice(Bench& bench, Connection& connection, const Piece& piece, bool is_remote,
                  std::int64_t slice_bytes) {
   const Transfer& transfer = *piece.transfer;
+  if (!connection.cursor && !is_remote && fits(transfer, slice_bytes)) {
+    copy_or_convert(piece, transfer.nest);
+    return target_bytes(transfer.nest);
+  }
   if (!connection.cursor) {
     const bool gathers = is_remote && !reads_direct(transfer);
     const std::int64_t bytes = gathers ? std::min(slice_bytes, kGatherBytes) : slice_bytes;
