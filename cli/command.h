@@ -30,5 +30,6 @@ void register_info(CLI::App& app, Invocation& invocation);
 void register_plan(CLI::App& app, Invocation& invocation);
 void register_layout(CLI::App& app, Invocation& invocation);
 void register_move(CLI::App& app, Invocation& invocation);
+void register_rank(CLI::App& app, Invocation& invocation);
 
 }  // namespace crossmesh::cli

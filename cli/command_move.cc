@@ -5,42 +5,29 @@
 #include <cstdio>
 #include <fstream>
 #include <memory>
+#include <set>
 
 #include "cli/colocated.h"
 #include "cli/command.h"
+#include "cli/command_move.h"
 #include "cli/format.h"
 #include "cli/launcher.h"
 #include "cli/move.h"
 #include "cli/output.h"
-#include "cli/progress.h"
 #include "crossmesh/base/error.h"
-#include "crossmesh/transport/shm.h"
 
 namespace crossmesh::cli {
-namespace {
-
 using nlohmann::ordered_json;
 
-struct MoveCommand {
-  MoveOptions options;
-  std::string pause;
-  std::string floor = "memcpy";
-  std::string way = std::string(name_of(ShmWay::automatic));
-  std::string digest = std::string(name_of(DigestMode::sampled));
-  bool no_floor = false;
-  bool json = false;
-  // Of a launched rank.
-  std::string session;
-  int rank = -1;
-  int beside = -1;  // another rank of the same process
-  int report_fd = -1;
-};
+namespace {
 
 std::vector<std::string> way_names() {
   std::vector<std::string> names;
   for (const ShmWay way : kShmWays) names.emplace_back(name_of(way));
   return names;
 }
+
+}  // namespace
 
 void add_move_options(CLI::App& command, MoveCommand& move) {
   add_request_options(command, move.options.request);
@@ -78,6 +65,8 @@ void add_move_options(CLI::App& command, MoveCommand& move) {
   command.add_flag("--no-floor", move.no_floor, "Do not measure the floor beside the updates");
 }
 
+namespace {
+
 // The words that `move` was given; its ranks are started with the same ones.
 std::vector<std::string> own_words() {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
@@ -86,6 +75,8 @@ std::vector<std::string> own_words() {
   const auto command = std::find(words.begin(), words.end(), "move");
   return {command == words.end() ? command : command + 1, words.end()};
 }
+
+}  // namespace
 
 void finish_options(MoveCommand& move) {
   if (!move.pause.empty()) move.options.pause = phase_from_name(move.pause);
@@ -115,6 +106,8 @@ void finish_options(MoveCommand& move) {
   }
 }
 
+namespace {
+
 void print_paused(const MoveCommand& move, const RankCounts& counts,
                   const std::vector<RankProcess>& processes) {
   if (move.json) {
@@ -135,9 +128,13 @@ void print_paused(const MoveCommand& move, const RankCounts& counts,
   std::fflush(stdout);
 }
 
+}  // namespace
+
 std::string outcome_line(const RankOutcome& outcome) {
   return fmt::format("  {}: {}", outcome.title, outcome.state.empty() ? "failed" : outcome.state);
 }
+
+namespace {
 
 // What the first of `outcomes` that `is` so met, or nothing.
 template <typename Is>
@@ -154,7 +151,8 @@ const Error* error_where(const std::vector<RankOutcome>& outcomes, const Is& is)
 Error cause_of(const std::vector<RankOutcome>& outcomes) {
   const auto is_silent = [](const RankOutcome& o) { return o.state == "ended"; };
   const auto speaks = [](const RankOutcome& o) {
-    return o.state != "ended" && o.state != "killed";
+    const std::set<std::string> wordless = {"ended", "killed", "missing", "silent"};
+    return !wordless.contains(o.state);
   };
   for (const RankOutcome& dead : outcomes) {
     if (!is_silent(dead)) continue;
@@ -232,6 +230,8 @@ std::string result_text(const ordered_json& result) {
   return text;
 }
 
+}  // namespace
+
 int finish(const MoveCommand& move, const std::vector<RankOutcome>& outcomes) {
   const bool failed = std::any_of(outcomes.begin(), outcomes.end(),
                                   [](const RankOutcome& o) { return o.error.has_value(); });
@@ -247,6 +247,8 @@ int finish(const MoveCommand& move, const std::vector<RankOutcome>& outcomes) {
   }
   return result["verified"] ? kExitDone : kExitFailed;
 }
+
+namespace {
 
 int run_move(MoveCommand& move) {
   finish_options(move);
@@ -266,34 +268,6 @@ int run_move(MoveCommand& move) {
   return finish(move, launch(job));
 }
 
-int run_launched_rank(MoveCommand& move) {
-  finish_options(move);
-  std::unique_ptr<Progress> progress;
-  std::function<void(int)> on_iteration;
-  if (move.rank == 0) {
-    progress = std::make_unique<Progress>("move", move.options.iterations, Progress::Unit::steps);
-    on_iteration = [&](int done) { progress->update(done); };
-  }
-  if (move.options.pause) hold_continue_signal();
-  std::vector<int> ranks = {move.rank};
-  if (move.beside >= 0) ranks.push_back(move.beside);
-  const RankOptions options{move.options, move.session, move.rank,
-                            [&] { report_pause(move.report_fd); }};
-  const std::vector<RankOutcome> outcomes = run_ranks(
-      ranks, options,
-      [&](int rank) {
-        return make_shm({.session_name = move.session, .rank = rank, .way = move.options.way});
-      },
-      on_iteration);
-  if (progress) progress->finish();
-  bool failed = false;
-  for (const RankOutcome& outcome : outcomes) {
-    report_outcome(move.report_fd, outcome);
-    failed |= outcome.error.has_value();
-  }
-  return failed ? kExitFailed : kExitDone;
-}
-
 }  // namespace
 
 void register_move(CLI::App& app, Invocation& invocation) {
@@ -307,18 +281,6 @@ void register_move(CLI::App& app, Invocation& invocation) {
     invocation.json = move->json;
     invocation.run = [=] { return run_move(*move); };
   });
-
-  const auto rank = std::make_shared<MoveCommand>();
-  CLI::App* launched = app.add_subcommand("rank", "One rank of a job; `move` starts it");
-  launched->group("");  // not for people yet
-  add_move_options(*launched, *rank);
-  launched->add_flag("--json", rank->json, "Ignored");
-  launched->add_option("--session", rank->session)->required();
-  launched->add_option("--rank", rank->rank)->required();
-  launched->add_option("--beside", rank->beside);
-  launched->add_option("--report-fd", rank->report_fd)->required();
-  launched->callback(
-      [=, &invocation] { invocation.run = [=] { return run_launched_rank(*rank); }; });
 }
 
 }  // namespace crossmesh::cli

@@ -41,6 +41,12 @@ struct Child {
   bool has_paused() const { return text.starts_with(kPaused); }
 };
 
+std::size_t rank_count_of(const Launch& launch) {
+  std::size_t count = 0;
+  for (const std::vector<int>& ranks : launch.ranks) count += ranks.size();
+  return count;
+}
+
 [[noreturn]] void become_rank(const Launch& launch, const std::vector<int>& ranks, int report_fd,
                               pid_t parent) {
   // A launcher that dies takes its ranks with it.
@@ -51,6 +57,7 @@ struct Child {
   for (const auto& [name, value] :
        {std::pair<std::string, std::string>{"--session", launch.session},
         {"--rank", std::to_string(ranks.front())},
+        {"--world-size", std::to_string(rank_count_of(launch))},
         {"--report-fd", std::to_string(report_fd)}}) {
     words.push_back(name);
     words.push_back(value);

@@ -51,6 +51,7 @@ int main_of(int argc, char** argv) {
   register_plan(app, invocation);
   register_layout(app, invocation);
   register_move(app, invocation);
+  register_rank(app, invocation);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
