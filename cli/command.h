@@ -31,5 +31,6 @@ void register_plan(CLI::App& app, Invocation& invocation);
 void register_layout(CLI::App& app, Invocation& invocation);
 void register_move(CLI::App& app, Invocation& invocation);
 void register_rank(CLI::App& app, Invocation& invocation);
+void register_verify(CLI::App& app, Invocation& invocation);
 
 }  // namespace crossmesh::cli

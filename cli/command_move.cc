@@ -57,6 +57,10 @@ void add_move_options(CLI::App& command, MoveCommand& move) {
       ->check(CLI::IsMember(
           {"join", "agree", "ready", "start", "move", "complete", "commit", "leave"}));
   command
+      .add_option("--dump", move.options.dump,
+                  "Write what the serving ranks hold in the end, for `verify`")
+      ->type_name("DIR");
+  command
       .add_option(
           "--floor", move.floor,
           "Measure beside the updates: one memcpy per engine, or a plain loop over its runs")

@@ -52,6 +52,7 @@ int main_of(int argc, char** argv) {
   register_layout(app, invocation);
   register_move(app, invocation);
   register_rank(app, invocation);
+  register_verify(app, invocation);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

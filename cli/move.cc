@@ -14,7 +14,8 @@
 #include "cli/move_floor.h"
 #include "cli/move_result.h"
 #include "cli/move_trainer.h"
-#include "cli/plain_mesh.h"
+#include "cli/run_folder.h"
+#include "crossmesh/catalog/write.h"
 #include "crossmesh/schedule/schedule.h"
 #include "crossmesh/transport/inproc.h"
 
@@ -34,17 +35,6 @@ const Checkpoint& checkpoint_of(const Model& model) {
   throw Error(ErrorCode::invalid_argument, "move: a config.json alone has no weights")
       .with("model", model.path.string())
       .hint("give a checkpoint's folder; `crossmesh synth` makes one from a config");
-}
-
-PlainEngine plain_engine(const Model& model, const MoveOptions& options, int engine_rank) {
-  PlainEngine engine = plain_engine_of_rank(parse_spec(options.request.engine), engine_rank);
-  engine.config_json = model.config_text;
-  engine.has_stacked_experts = std::ranges::any_of(model.catalog.tensors, [](auto& tensor) {
-    return tensor.name.ends_with(".experts.gate_up_proj");
-  });
-  engine.expert_of_slot = read_expert_slots(options.request.expert_slots);
-  engine.dtype = options.request.parameter_dtype.value_or(model.config.dtype);
-  return engine;
 }
 
 // How long ranks wait for one that writes, checks or measures: such work takes its time, with the
@@ -82,6 +72,7 @@ class RankProgram {
   void agree();
   void iterate(int version);
   void check(int version);
+  void dump();
   std::unique_ptr<Floor> make_floor();
   nlohmann::json ways() const;
 
@@ -129,7 +120,8 @@ void RankProgram::agree() {
     return;
   }
   const int engine_rank = options_.rank - source_.rank_count;
-  engine_.emplace(model_, target_, engine_rank, plain_engine(model_, options_.move, engine_rank));
+  engine_.emplace(model_, target_, engine_rank,
+                  plain_engine(model_, options_.move.request, engine_rank));
   session_.agree(target_, options_.move.request.schedule, engine_->memory(),
                  [this](const TensorInfo& tensor, std::span<const std::byte> bytes) {
                    engine_->load(tensor, bytes);
@@ -169,6 +161,29 @@ void RankProgram::check(int version) {
       checks, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
 }
 
+// A folder without its run.json holds no run, so that one is written when all else is there.
+void RankProgram::dump() {
+  const MoveOptions& options = options_.move;
+  if (options.dump.empty()) return;
+  if (engine_) engine_->dump(rank_file(options.dump, options_.rank - source_.rank_count));
+  session_.exchange("dumped", {});
+  if (options_.rank != 0) return;
+  Run run;
+  run.model = std::filesystem::absolute(model_.path).string();
+  run.config_text = model_.config_text;
+  run.trainer = options.request.trainer;
+  run.engine = options.request.engine;
+  run.engine_ranks = target_.rank_count;
+  run.parameter_dtype = options.request.parameter_dtype.value_or(model_.config.dtype);
+  run.version = options.iterations;
+  run.has_expert_slots = !options.request.expert_slots.empty();
+  if (run.has_expert_slots) {
+    const nlohmann::json table = read_expert_slots(options.request.expert_slots);
+    write_text(expert_slots_file(options.dump, run), table.dump() + "\n");
+  }
+  write_run(options.dump, run);
+}
+
 std::unique_ptr<Floor> RankProgram::make_floor() {
   const int trainer_count = source_.rank_count;
   if (options_.move.floor == FloorKind::none) return nullptr;
@@ -204,6 +219,7 @@ nlohmann::ordered_json RankProgram::run() {
   agree();
   floor_ = make_floor();
   for (int version = 1; version <= options_.move.iterations; ++version) iterate(version);
+  dump();
   nlohmann::json own;
   if (trainer_) own = {{"read", trainer_->bytes_read()}, {"held", trainer_->bytes_held()}};
   result_.add_sources(session_.exchange("sources", own));
@@ -288,6 +304,7 @@ RankOutcome outcome_from_json(const nlohmann::ordered_json& json) {
 RankCounts check_move(const MoveOptions& options) {
   const Model model = open_model(options.request.model);
   checkpoint_of(model);
+  if (!options.dump.empty()) check_free_for_run(options.dump);
   check_tied(model);
   const Schedule schedule =
       arrange(compile(source_layout(model, options.request), engine_layout(model, options)),

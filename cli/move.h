@@ -32,6 +32,7 @@ struct MoveOptions {
   std::optional<Phase> pause;  // stop every rank there, in the last update
   FloorKind floor = FloorKind::memcpy;
   double timeout_seconds = 10;
+  std::string dump;  // the folder for the engine ranks' parameters in the end; empty: none
   const Family* family = nullptr;  // another table than the model's own, for tests
 };
 

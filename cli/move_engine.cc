@@ -3,9 +3,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <system_error>
 
+#include "cli/expert_slots.h"
+#include "cli/plain_mesh.h"
 #include "cli/versions.h"
 #include "crossmesh/base/error.h"
+#include "crossmesh/catalog/write.h"
 #include "crossmesh/session/place.h"
 
 namespace crossmesh::cli {
@@ -29,7 +33,20 @@ void fill_region(std::byte* parameter, const StridedRegion& region, std::int64_t
   }
 }
 
-PlainCheckpoint checkpoint_at(const Model& model, std::uint64_t version) {
+}  // namespace
+
+PlainEngine plain_engine(const Model& model, const Request& request, int engine_rank) {
+  PlainEngine engine = plain_engine_of_rank(parse_spec(request.engine), engine_rank);
+  engine.config_json = model.config_text;
+  engine.has_stacked_experts = std::ranges::any_of(model.catalog.tensors, [](auto& tensor) {
+    return tensor.name.ends_with(".experts.gate_up_proj");
+  });
+  engine.expert_of_slot = read_expert_slots(request.expert_slots);
+  engine.dtype = request.parameter_dtype.value_or(model.config.dtype);
+  return engine;
+}
+
+PlainCheckpoint plain_checkpoint_at(const Model& model, std::uint64_t version) {
   PlainCheckpoint plain;
   for (const TensorInfo& tensor : model.catalog.tensors) {
     plain.tensors[tensor.name] = {tensor.dtype, tensor.shape};
@@ -46,8 +63,6 @@ PlainCheckpoint checkpoint_at(const Model& model, std::uint64_t version) {
   };
   return plain;
 }
-
-}  // namespace
 
 MoveEngine::MoveEngine(const Model& model, const Layout& layout, int rank, PlainEngine plain)
     : model_(model), layout_(layout), rank_(rank), loader_(plain) {
@@ -103,7 +118,7 @@ void MoveEngine::load(const TensorInfo& tensor, std::span<const std::byte> bytes
 }
 
 EngineCheck MoveEngine::check(std::uint64_t version) const {
-  const PlainCheckpoint checkpoint = checkpoint_at(model_, version);
+  const PlainCheckpoint checkpoint = plain_checkpoint_at(model_, version);
   EngineCheck result;
   for (const PlainParameter& parameter : loader_.parameters()) {
     if (parameter.storage != parameter.name) continue;
@@ -118,6 +133,26 @@ EngineCheck MoveEngine::check(std::uint64_t version) const {
         found.first_different, found.tensor.empty() ? "the padding" : found.tensor);
   }
   return result;
+}
+
+void MoveEngine::dump(const std::filesystem::path& file) const {
+  std::vector<TensorInfo> tensors;
+  for (const PlainParameter& parameter : loader_.parameters()) {
+    if (parameter.storage == parameter.name) {
+      tensors.push_back({parameter.name, parameter.dtype, parameter.shape});
+    }
+  }
+  std::error_code error;
+  std::filesystem::create_directories(file.parent_path(), error);
+  if (error) {
+    throw Error(ErrorCode::io_failed, "dump: the folder cannot be made")
+        .with("folder", file.parent_path().string())
+        .with("system", error.message());
+  }
+  FileWriter writer(file, tensors);
+  for (const TensorInfo& tensor : tensors) writer.append(bytes_of_parameter(tensor.name));
+  writer.seal();
+  writer.publish();
 }
 
 }  // namespace crossmesh::cli

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <span>
 #include <string>
 
@@ -21,6 +22,13 @@ struct EngineCheck {
   std::string first_fault;  // parameter, element and tensor; empty when all is right
 };
 
+// Where an engine rank stands, what it holds and in which dtype, as the plain loader is told.
+// Throws: as plain_engine_of_rank.
+PlainEngine plain_engine(const Model& model, const Request& request, int engine_rank);
+
+// The checkpoint as it is at `version`. Requires: `model` outlives it.
+PlainCheckpoint plain_checkpoint_at(const Model& model, std::uint64_t version);
+
 class MoveEngine {
  public:
   // Requires: `model` and `layout` outlive it, and the model is a checkpoint.
@@ -33,6 +41,10 @@ class MoveEngine {
 
   // Compares every element of every parameter with the checkpoint at `version`.
   EngineCheck check(std::uint64_t version) const;
+
+  // Writes the parameters to a safetensors file, whose folder is made where it is missing.
+  // Throws: as FileWriter.
+  void dump(const std::filesystem::path& file) const;
 
   // Bytes of the parameters.
   std::int64_t bytes_held() const { return bytes_held_; }
