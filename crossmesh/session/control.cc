@@ -26,8 +26,11 @@ constexpr int kLingerMs = 500;
 
 std::string endpoint_of(const std::string& session) { return "ipc://@crossmesh-" + session; }
 
-// A routing id must not start with a zero byte, so a rank travels as text.
-std::string routing_id(int rank) { return "r" + std::to_string(rank); }
+// Of one process: one that starts again as the same rank is not taken for the old one. A routing
+// id must not start with a zero byte, so the numbers travel as text.
+std::string routing_id(int rank, std::uint64_t incarnation) {
+  return fmt::format("r{}-{:016x}", rank, incarnation);
+}
 
 // ZeroMQ ends the process where the system gives it no thread or descriptor, so that both are asked
 // for beforehand: its two threads, ten descriptors of its own and two for each connection.
@@ -81,7 +84,7 @@ struct Control::Sockets {
 };
 
 Control::Control(const SessionOptions& options, Deadline deadline)
-    : rank_(options.rank), sockets_(std::make_unique<Sockets>()) {
+    : rank_(options.rank), is_lost_(options.is_lost), sockets_(std::make_unique<Sockets>()) {
   const std::string& session = options.session;
   const int member_count = options.source_count + options.target_count - 1;
   check_resources(rank_, is_coordinator() ? member_count : 1);
@@ -99,8 +102,8 @@ Control::Control(const SessionOptions& options, Deadline deadline)
       sockets_->server.emplace(session, options.source_count + options.target_count);
       socket.bind(endpoint_of(session));
     } else {
-      socket.set(zmq::sockopt::routing_id, routing_id(rank_));
-      sockets_->lifeline.emplace(session, rank_, deadline);
+      const Lifeline& lifeline = sockets_->lifeline.emplace(session, rank_, deadline);
+      socket.set(zmq::sockopt::routing_id, routing_id(rank_, lifeline.incarnation()));
       socket.connect(endpoint_of(session));
     }
   } catch (const zmq::error_t& error) {
@@ -114,11 +117,28 @@ Control::Control(const SessionOptions& options, Deadline deadline)
 Control::~Control() = default;
 
 void Control::send(int to, MessageKind kind, nlohmann::json body) {
+  if (is_lost_ && is_lost_(name_of(kind), to)) return;
   const std::vector<std::uint8_t> bytes = encode({kind, rank_, std::move(body)});
   if (is_coordinator()) {
-    sockets_->socket.send(zmq::buffer(routing_id(to)), zmq::send_flags::sndmore);
+    auto incarnation = sockets_->server->incarnation(to);
+    if (!incarnation) {
+      sockets_->server->accept_waiting();
+      incarnation = sockets_->server->incarnation(to);
+    }
+    if (!incarnation) return;
+    sockets_->socket.send(zmq::buffer(routing_id(to, *incarnation)), zmq::send_flags::sndmore);
   }
   sockets_->socket.send(zmq::buffer(bytes), zmq::send_flags::dontwait);
+}
+
+// A member shows its lifeline before it speaks.
+bool Control::is_from(const std::string& id, int rank) {
+  for (const bool looks_again : {true, false}) {
+    const auto incarnation = sockets_->server->incarnation(rank);
+    if (incarnation && id == routing_id(rank, *incarnation)) return true;
+    if (looks_again) sockets_->server->accept_waiting();
+  }
+  return false;
 }
 
 std::optional<Message> Control::receive() {
@@ -133,7 +153,7 @@ std::optional<Message> Control::receive() {
     }
     try {
       Message message = decode({frame.data<std::uint8_t>(), frame.size()});
-      if (!is_coordinator() || from.to_string() == routing_id(message.rank)) return message;
+      if (!is_coordinator() || is_from(from.to_string(), message.rank)) return message;
     } catch (const Error&) {
       if (!is_coordinator()) throw;
     }
@@ -147,6 +167,8 @@ std::vector<int> Control::lost() {
   sockets_->coordinator_lost = true;
   return {0};
 }
+
+bool Control::is_refused() const { return sockets_->lifeline && sockets_->lifeline->is_refused(); }
 
 void Control::wait(std::span<const int> fds, Deadline deadline) {
   std::vector<zmq::pollitem_t> items = {{sockets_->socket.handle(), 0, ZMQ_POLLIN, 0}};

@@ -3,6 +3,7 @@
 // beside them. Members speak with the coordinator (rank 0) only. It waits, it decides nothing.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -25,15 +26,19 @@ class Control {
 
   bool is_coordinator() const { return rank_ == 0; }
 
-  // From a member, `to` is 0. A message to a rank that is gone is dropped.
+  // From a member, `to` is 0. A message to a rank that is gone is dropped, and so is one that
+  // `options.is_lost` picks.
   void send(int to, MessageKind kind, nlohmann::json body = nlohmann::json::object());
 
-  // The next message, if one has come. Malformed messages are dropped on the coordinator, since
-  // anything of this user may connect to it, and counted.
+  // The next message, if one has come. On the coordinator malformed messages, and those of a
+  // process that no rank is any more, are dropped and counted: anything of this user may connect.
   std::optional<Message> receive();
 
   // Ranks whose process ended since the last call; on a member only rank 0 is watched.
   std::vector<int> lost();
+
+  // A member's: whether the coordinator sent it away since another process is this rank.
+  bool is_refused() const;
 
   // Sleeps until a message, a lifeline or one of `fds` wakes, or `deadline`.
   void wait(std::span<const int> fds, Deadline deadline);
@@ -42,7 +47,10 @@ class Control {
 
  private:
   struct Sockets;
+  bool is_from(const std::string& id, int rank);
+
   int rank_;
+  std::function<bool(std::string_view, int)> is_lost_;
   std::int64_t malformed_count_ = 0;
   std::unique_ptr<Sockets> sockets_;
 };

@@ -92,21 +92,38 @@ bool Giver::pack_into(Peer& peer) {
   return changed;
 }
 
+// A peer that has everything may go.
+bool Giver::advance() {
+  try {
+    return transport_.advance(0);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::peer_lost) throw;
+    const std::vector<int> present = transport_.peers();
+    for (const Peer& peer : peers_) {
+      const int rank = first_target_rank_ + peer.number;
+      if (std::ranges::find(present, rank) == present.end() && !has_all(peer)) throw;
+    }
+    return true;
+  }
+}
+
 bool Giver::step() {
-  bool changed = transport_.advance(0);
+  bool changed = advance();
   if (staging_.region >= 0) {
     for (Peer& peer : peers_) changed |= pack_into(peer);
   }
   return changed;
 }
 
+bool Giver::has_all(const Peer& peer) const {
+  return peer.next_chunk == peer.chunks.size() &&
+         std::ranges::all_of(peer.posted, [&](const Posted& posted) {
+           return transport_.progress(posted.ticket).finished;
+         });
+}
+
 bool Giver::finished() const {
-  return std::all_of(peers_.begin(), peers_.end(), [&](const Peer& peer) {
-    return peer.next_chunk == peer.chunks.size() &&
-           std::all_of(peer.posted.begin(), peer.posted.end(), [&](const Posted& posted) {
-             return transport_.progress(posted.ticket).finished;
-           });
-  });
+  return std::ranges::all_of(peers_, [&](const Peer& peer) { return has_all(peer); });
 }
 
 std::string Giver::waiting_for() const {

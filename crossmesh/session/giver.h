@@ -64,6 +64,8 @@ class Giver {
     std::deque<Posted> posted;
   };
 
+  bool advance();
+  bool has_all(const Peer& peer) const;
   bool pack_into(Peer& peer);
   void post(Peer& peer, std::vector<Transfer> owned, std::span<const Transfer> transfers,
             std::int64_t bytes);

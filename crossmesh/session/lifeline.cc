@@ -2,6 +2,7 @@
 #include "crossmesh/session/lifeline.h"
 
 #include <poll.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@
 #include <cstddef>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "crossmesh/base/error.h"
 
@@ -18,14 +20,18 @@ namespace crossmesh {
 namespace {
 
 // What a member says, once. Garbage of a stranger that dials does not name a rank by chance.
-// greeting = magic rank
+// greeting = magic rank incarnation
+// refusal  = kRefused, the only byte that a coordinator ever says
 constexpr std::array<char, 12> kMagic = {'c', 'm', '-', 'l', 'i', 'f', 'e', 'l', 'i', 'n', 'e', 1};
 
 struct Greeting {
   std::array<char, 12> magic{};
   std::int32_t rank = -1;
+  std::uint64_t incarnation = 0;
 };
-static_assert(sizeof(Greeting) == 16);
+static_assert(sizeof(Greeting) == 24);
+
+constexpr char kRefused = 'R';
 
 struct Address {
   sockaddr_un bytes{};
@@ -59,7 +65,7 @@ bool is_own_user(int fd) {
   return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == ::geteuid();
 }
 
-// Whether the other end closed. Nothing is ever sent after the rank, so data is a breach too.
+// Whether the other end closed.
 bool is_closed(int fd) {
   pollfd item{fd, POLLIN | POLLRDHUP, 0};
   return ::poll(&item, 1, 0) > 0 && (item.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
@@ -92,7 +98,7 @@ void LifelineServer::accept_waiting() {
     const auto got = ::recv(fd.get(), &greeting, sizeof greeting, 0);
     if (got == sizeof greeting && greeting.magic == kMagic && greeting.rank >= 0 &&
         greeting.rank < rank_count_) {
-      fd_of_rank_.try_emplace(greeting.rank, std::move(fd));
+      admit(greeting.rank, greeting.incarnation, std::move(fd));
     } else if (got < 0 && errno == EAGAIN) {
       still_unnamed.push_back(std::move(fd));
     }
@@ -100,13 +106,35 @@ void LifelineServer::accept_waiting() {
   unnamed_ = std::move(still_unnamed);
 }
 
+void LifelineServer::admit(int rank, std::uint64_t incarnation, FileDescriptor fd) {
+  const auto known = fd_of_rank_.find(rank);
+  if (known != fd_of_rank_.end()) {
+    if (!is_closed(known->second.get())) {
+      ::send(fd.get(), &kRefused, 1, MSG_NOSIGNAL);
+      return;
+    }
+    fd_of_rank_.erase(known);
+    replaced_.push_back(rank);
+  }
+  fd_of_rank_.emplace(rank, std::move(fd));
+  incarnation_of_rank_[rank] = incarnation;
+}
+
+std::optional<std::uint64_t> LifelineServer::incarnation(int rank) const {
+  const auto found = incarnation_of_rank_.find(rank);
+  if (found == incarnation_of_rank_.end()) return std::nullopt;
+  return found->second;
+}
+
 std::vector<int> LifelineServer::ended() {
   accept_waiting();
-  std::vector<int> ranks;
+  std::vector<int> ranks = std::exchange(replaced_, {});
+  std::vector<int> closed;
   for (const auto& [rank, fd] : fd_of_rank_) {
-    if (is_closed(fd.get())) ranks.push_back(rank);
+    if (is_closed(fd.get())) closed.push_back(rank);
   }
-  for (const int rank : ranks) fd_of_rank_.erase(rank);
+  for (const int rank : closed) fd_of_rank_.erase(rank);
+  ranks.insert(ranks.end(), closed.begin(), closed.end());
   return ranks;
 }
 
@@ -133,7 +161,11 @@ Lifeline::Lifeline(const std::string& session, int rank, Deadline deadline) {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
-  const Greeting greeting{kMagic, rank};
+  if (::getrandom(&incarnation_, sizeof incarnation_, 0) != sizeof incarnation_) {
+    throw Error(ErrorCode::io_failed, "join: the system gives no random number")
+        .with("system", strerror(errno));
+  }
+  const Greeting greeting{kMagic, rank, incarnation_};
   if (!is_own_user(fd_.get()) ||
       ::send(fd_.get(), &greeting, sizeof greeting, MSG_NOSIGNAL) != sizeof greeting) {
     throw Error(ErrorCode::io_failed, "join: the coordinator's socket refused this rank")
@@ -143,5 +175,10 @@ Lifeline::Lifeline(const std::string& session, int rank, Deadline deadline) {
 }
 
 bool Lifeline::ended() const { return is_closed(fd_.get()); }
+
+bool Lifeline::is_refused() const {
+  char said = 0;
+  return ::recv(fd_.get(), &said, 1, MSG_PEEK) == 1 && said == kRefused;
+}
 
 }  // namespace crossmesh

@@ -78,5 +78,35 @@ TEST(Lifeline, ranks_outside_the_job_are_not_heard) {
   }
 }
 
+TEST(Lifeline, a_second_process_of_a_living_rank_is_refused) {
+  const std::string session = new_session("twins");
+  LifelineServer server(session, kRanks);
+  std::optional<Lifeline> first(std::in_place, session, 1, soon());
+  EXPECT_EQ(server.incarnation(1), std::nullopt);
+  EXPECT_EQ(server.ended(), std::vector<int>());
+  const Lifeline second(session, 1, soon());
+  EXPECT_EQ(server.ended(), std::vector<int>());
+  EXPECT_TRUE(second.ended());
+  EXPECT_TRUE(second.is_refused());
+  EXPECT_FALSE(first->ended());
+  EXPECT_EQ(server.incarnation(1), first->incarnation());
+}
+
+TEST(Lifeline, a_rank_that_starts_again_is_another_incarnation) {
+  const std::string session = new_session("again");
+  LifelineServer server(session, kRanks);
+  std::optional<Lifeline> first(std::in_place, session, 1, soon());
+  server.ended();
+  first.reset();
+  // Both the end and the new process are there before the server looks.
+  const Lifeline second(session, 1, soon());
+  server.accept_waiting();
+  EXPECT_EQ(server.incarnation(1), second.incarnation());
+  EXPECT_EQ(server.ended(), std::vector<int>{1});
+  EXPECT_EQ(server.ended(), std::vector<int>());
+  EXPECT_FALSE(second.ended());
+  EXPECT_FALSE(second.is_refused());
+}
+
 }  // namespace
 }  // namespace crossmesh

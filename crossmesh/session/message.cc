@@ -15,11 +15,11 @@ using nlohmann::json;
 // Levels of a message: its own, its body's, and those of a layout in it.
 constexpr int kDepthMax = kWireDepthMax + 4;
 
-constexpr std::array<std::string_view, 25> kNames = {
+constexpr std::array<std::string_view, 26> kNames = {
     "join",     "roster",     "offer",     "want",     "layout",  "layouts", "agreed",
     "places",   "ready",      "start",     "digests",  "differs", "whole",   "released",
     "commit",   "committing", "committed", "finished", "alive",   "failed",  "abort",
-    "exchange", "exchanged",  "leave",     "left"};
+    "exchange", "exchanged",  "leave",     "left",     "returned"};
 
 std::optional<MessageKind> kind_from_name(std::string_view name) {
   for (std::size_t i = 0; i < kNames.size(); ++i) {

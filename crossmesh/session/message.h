@@ -12,7 +12,7 @@
 
 namespace crossmesh {
 
-inline constexpr int kMessageVersion = 1;
+inline constexpr int kMessageVersion = 2;
 
 enum class MessageKind : std::uint8_t {
   join,        // member → coordinator: who it is and where its transport listens
@@ -35,11 +35,12 @@ enum class MessageKind : std::uint8_t {
   finished,    // the update ended well
   alive,       // bytes still flow here
   failed,      // this rank cannot go on; what and in which phase
-  abort,       // the attempt ends here; why
+  abort,       // the attempt ends here, or without one the job; why
   exchange,    // the caller's own data, gathered on the coordinator
   exchanged,   // ... and given to all
   leave,
   left,
+  returned,  // an engine rank's new process; connect to it
 };
 
 std::string_view name_of(MessageKind kind);

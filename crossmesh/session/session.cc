@@ -4,17 +4,11 @@
 #include <algorithm>
 #include <optional>
 
-#include "crossmesh/memory/arena.h"
 #include "crossmesh/session/detail/agreement.h"
-#include "crossmesh/session/detail/desk.h"
-#include "crossmesh/session/detail/digest_talk.h"
-#include "crossmesh/session/giver.h"
-#include "crossmesh/session/taker.h"
+#include "crossmesh/session/detail/session_impl.h"
 
 namespace crossmesh {
 namespace {
-
-constexpr std::chrono::milliseconds kCancelLimit{1000};
 
 void check_options(const SessionOptions& options) {
   if (options.source_count < 1 || options.target_count < 1 || options.rank < 0 ||
@@ -28,86 +22,6 @@ void check_options(const SessionOptions& options) {
 
 }  // namespace
 
-struct Session::Impl {
-  Impl(SessionOptions session_options, std::unique_ptr<Transport> session_transport)
-      : options(std::move(session_options)),
-        transport(std::move(session_transport)),
-        desk(options, *transport) {}
-
-  bool is_source() const { return options.rank < options.source_count; }
-  int side_rank() const { return is_source() ? options.rank : options.rank - options.source_count; }
-
-  // Runs one call of the session; a failure ends the job for everyone.
-  template <typename Call>
-  auto guarded(Call&& call) {
-    if (broken) {
-      throw Error(ErrorCode::aborted, "session: an earlier failure ended this job")
-          .with("failure", *broken);
-    }
-    try {
-      return call();
-    } catch (const Error& error) {
-      end_with(error);
-      throw;
-    } catch (const std::exception& other) {
-      const Error error = Error(ErrorCode::internal, "session: a callback failed")
-                              .with("phase", name_of(desk.phase()))
-                              .with("at", desk.title(options.rank))
-                              .with("what", other.what());
-      end_with(error);
-      throw error;
-    }
-  }
-
-  void end_with(const Error& error) {
-    broken = error.text().substr(0, error.text().find('\n'));
-    try {
-      if (attempt > 0) transport->cancel(attempt, std::chrono::steady_clock::now() + kCancelLimit);
-    } catch (const Error&) {
-      // A peer that does not answer any more cannot be waited for; it only reads.
-    }
-    desk.fail(error);
-  }
-
-  void enroll_memory(const Layout& layout, const ParameterMemory& memory);
-  void enroll_staging();
-  void load_opaque(int tensor);
-  void prepare_moves(const std::map<int, SourcePlaces>& sources);
-  void connect_peers();
-  SourcePlaces own_places(int peer) const;
-  std::chrono::milliseconds ready_limit() const { return options.ready_timeout; }
-
-  std::function<bool()> giving(std::int64_t version);
-  UpdateReport coordinate(std::int64_t version);
-  UpdateReport follow(std::int64_t version);
-  UpdateReport take(std::int64_t version);
-  void commit_replicas(std::map<int, std::vector<int>>& waiting);
-  UpdateReport report(std::int64_t version) const;
-
-  SessionOptions options;
-  std::unique_ptr<Transport> transport;
-  Desk desk;
-  std::optional<std::string> broken;
-  std::optional<Schedule> schedule;
-  std::vector<std::string> addresses;
-
-  std::vector<RegionPlace> places;
-  RegionBytes region_bytes;
-  SharedMemory staging;
-  GiverStaging giver_staging;
-  Mapping fallback;
-  Region fallback_region = -1;
-  FallbackLoader loader;
-  std::optional<Giver> giver;
-  std::optional<Taker> taker;
-  std::optional<TrainerDigests> given_digests;
-  std::optional<TakenDigests> taken_digests;
-
-  Attempt attempt = 0;
-  std::int64_t last_version = 0;
-  EngineState state;
-};
-
 Session::Session(SessionOptions options, std::unique_ptr<Transport> transport) {
   check_options(options);
   impl_ = std::make_unique<Impl>(std::move(options), std::move(transport));
@@ -115,8 +29,34 @@ Session::Session(SessionOptions options, std::unique_ptr<Transport> transport) {
 
 Session::~Session() = default;
 
+void Session::Impl::end_with(const Error& error) {
+  constexpr std::chrono::milliseconds kCancelLimit{1000};
+  may_retry = !desk.is_job_over();
+  if (given_digests) given_digests->forget();
+  if (!may_retry) broken = error.text().substr(0, error.text().find('\n'));
+  try {
+    is_cancelled = desk.attempt() == 0;
+    if (!is_cancelled) {
+      transport->cancel(desk.attempt(), std::chrono::steady_clock::now() + kCancelLimit);
+    }
+    is_cancelled = true;
+  } catch (const Error&) {
+    // A peer that does not answer any more only reads. The next attempt waits for it.
+  }
+  desk.fail(error);
+}
+
+// Nothing of an attempt that failed may move while the next one does.
+void Session::Impl::end_attempt(Attempt attempt) {
+  if (is_cancelled) return;
+  transport->cancel(attempt, std::chrono::steady_clock::now() + options.timeout);
+  is_cancelled = true;
+}
+
 const Schedule& Session::schedule() const { return *impl_->schedule; }
 EngineState Session::state() const { return impl_->state; }
+bool Session::can_retry() const { return impl_->may_retry; }
+std::int64_t Session::version() const { return impl_->last_version; }
 
 // -- join ----------------------------------------------------------------------------------------
 
@@ -135,8 +75,9 @@ void Session::join() {
                  {"transport", impl_->transport->name()},
                  {"digest", name_of(options.digest)}});
       desk.enter(Phase::join);
-      addresses =
-          desk.expect(MessageKind::roster).body.at("addresses").get<std::vector<std::string>>();
+      const Message roster = desk.expect(MessageKind::roster, desk.return_limit());
+      addresses = roster.body.at("addresses").get<std::vector<std::string>>();
+      if (roster.body.contains("return")) impl_->come_back({roster.kind, 0, roster.body["return"]});
       return;
     }
     desk.enter(Phase::join);
@@ -149,83 +90,29 @@ void Session::join() {
   });
 }
 
+// The job runs, and this rank's earlier process was a part of it.
+void Session::Impl::come_back(const Message& standing) {
+  came_back = true;
+  desk.come_back();
+  epoch = field<std::int64_t>(standing, "epoch");
+  desk.begin_attempt(
+      std::max(desk.attempt(), static_cast<Attempt>(field<std::int64_t>(standing, "attempt"))));
+  last_version = field<std::int64_t>(standing, "version");
+  state = {EngineState::Kind::torn, last_version};
+}
+
 // -- agree ---------------------------------------------------------------------------------------
 
-void Session::Impl::enroll_memory(const Layout& layout, const ParameterMemory& memory) {
-  check_memory(layout, side_rank(), memory);
-  std::vector<Region> region_of_buffer;
-  for (const Buffer& buffer : memory.buffers) {
-    const bool empty = buffer.size_bytes == 0;
-    region_of_buffer.push_back(empty ? -1 : transport->enroll(buffer));
-    if (!empty) region_bytes.push_back(buffer.data);
-  }
-  for (const ParameterPlace& place : memory.places) {
-    const Region region =
-        place.buffer < 0 ? -1 : region_of_buffer[static_cast<std::size_t>(place.buffer)];
-    places.push_back({region, place.offset_bytes});
-  }
-}
-
-void Session::Impl::enroll_staging() {
-  const Schedule& s = *schedule;
-  if (is_source()) {
-    Moves moves = moves_of_source(s, side_rank(), places);
-    if (s.options.route == Route::packed && !moves.transfers_of_peer.empty()) {
-      const int peers = static_cast<int>(moves.transfers_of_peer.size());
-      giver_staging.share = share_staging(s.options.staging_bytes_max, peers, options.rank);
-      const std::int64_t bytes =
-          giver_staging.share.slot_bytes * giver_staging.share.slot_count * peers;
-      staging = reserve_shared("crossmesh-staging", bytes);
-      giver_staging.data = staging.mapping.data();
-      giver_staging.region =
-          transport->enroll({staging.mapping.data(), bytes, staging.fd.get(), 0});
-    }
-    giver.emplace(*transport, std::move(moves), options.source_count, region_bytes, giver_staging);
-    given_digests.emplace(desk, s, options.digest,
-                          GivenDigests(giver->moves(), region_bytes, options.digest));
-    return;
-  }
-  const std::int64_t bytes = fallback_bytes(s, side_rank());
-  if (bytes == 0) return;
-  if (!loader) {
-    throw Error(ErrorCode::invalid_argument, "agree: opaque tensors need the engine's loader")
-        .with("rank", options.rank)
-        .with("fallback bytes", bytes);
-  }
-  fallback = reserve_private(bytes);
-  fallback_region = transport->enroll({fallback.data(), bytes, -1, 0});
-}
-
-SourcePlaces Session::Impl::own_places(int peer) const {
-  SourcePlaces own;
-  own.parameters = places;
-  own.staging_region = giver_staging.region;
-  own.staging_offset_bytes = giver->staging_offset_bytes(peer);
-  own.slot_bytes = giver_staging.share.slot_bytes;
-  own.slot_count = giver_staging.share.slot_count;
-  return own;
-}
-
-void Session::Impl::load_opaque(int tensor) {
-  const TensorInfo& info = schedule->plan.source.tensors[static_cast<std::size_t>(tensor)];
-  loader(info, fallback.span().first(static_cast<std::size_t>(byte_count(info))));
-}
-
-void Session::Impl::prepare_moves(const std::map<int, SourcePlaces>& sources) {
-  if (is_source()) return;
-  Moves moves = moves_of_target(*schedule, side_rank(), places, fallback_region, sources);
-  if (schedule->options.route == Route::packed) moves = staged_moves(moves, sources);
-  taker.emplace(*transport, std::move(moves), [this](int tensor) { load_opaque(tensor); });
-  taken_digests.emplace(taker->moves());
+void Session::Impl::connect(int peer) {
+  transport->connect(peer, addresses.at(static_cast<std::size_t>(peer)),
+                     std::chrono::steady_clock::now() + options.timeout);
 }
 
 void Session::Impl::connect_peers() {
   const Moves& moves = is_source() ? giver->moves() : taker->moves();
-  const auto deadline = std::chrono::steady_clock::now() + options.timeout;
   for (const auto& [number, transfers] : moves.transfers_of_peer) {
-    const int peer = is_source() ? options.source_count + number : number;
     try {
-      transport->connect(peer, addresses[static_cast<std::size_t>(peer)], deadline);
+      connect(is_source() ? options.source_count + number : number);
     } catch (const Error& error) {
       desk.await_verdict(error);
     }
@@ -244,12 +131,17 @@ void Session::agree(const Layout& layout, const ScheduleOptions& options,
                                      : arrange(compile(std::move(other), layout), options);
     impl.enroll_staging();
     const auto own_places = [&](int peer) { return impl.own_places(peer); };
-    const std::map<int, SourcePlaces> sources =
-        exchange_places(impl.desk, *impl.schedule, own_places);
-    impl.prepare_moves(sources);
+    PublishedPlaces published = exchange_places(impl.desk, *impl.schedule, own_places);
+    impl.prepare_moves(published.sources);
     impl.connect_peers();
+    if (!impl.desk.is_coordinator()) return;
+    impl.readmission.emplace(impl.desk, impl.options, *impl.schedule,
+                             std::string(impl.transport->name()),
+                             std::move(published.relays_of_rank));
   });
-  exchange("connected", {});
+  // The others have met already where this rank came back.
+  if (!impl_->came_back) exchange("connected", {});
+  impl_->desk.let_engines_return();
 }
 
 // -- update --------------------------------------------------------------------------------------
@@ -257,6 +149,8 @@ void Session::agree(const Layout& layout, const ScheduleOptions& options,
 UpdateReport Session::Impl::report(std::int64_t version) const {
   UpdateReport report;
   report.version = version;
+  report.attempt = desk.attempt();
+  report.epoch = epoch;
   const Moves& moves = giver ? giver->moves() : taker->moves();
   report.bytes = moves.bytes;
   report.bytes_fallback = moves.bytes_fallback;
@@ -280,6 +174,7 @@ void Session::Impl::commit_replicas(std::map<int, std::vector<int>>& waiting) {
     for (const int rank : ranks) {
       desk.take(MessageKind::whole, rank);
       desk.send(rank, MessageKind::commit);
+      desk.expect_return(rank);
     }
     replica = waiting.erase(replica);
   }
@@ -294,24 +189,64 @@ std::function<bool()> Session::Impl::giving(std::int64_t version) {
       return given_digests->step() || gave;
     }
     given_digests->begin(version);
-    giver->begin(attempt);
+    giver->begin(desk.attempt());
     desk.enter(Phase::move);
     return begun = true;
   };
 }
 
-UpdateReport Session::Impl::coordinate(std::int64_t version) {
-  desk.enter(Phase::ready);
-  check_versions(desk, desk.gather(MessageKind::ready, desk.members(), ready_limit()), version);
-  ++attempt;
-  desk.set_attempt(attempt);
+// Lets in who came back, once every trainer is there to connect to it.
+bool Session::Impl::readmit() {
+  if (!desk.absent().empty()) desk.reassure();
+  bool changed = readmission->answer(addresses, last_version);
+  for (int trainer = 1; trainer < options.source_count; ++trainer) {
+    if (!desk.has(MessageKind::ready, trainer)) return changed;
+  }
+  for (const int rank : readmission->waiting()) {
+    readmission->let_in(rank, addresses[static_cast<std::size_t>(rank)]);
+    if (giver->moves().transfers_of_peer.contains(rank - options.source_count)) connect(rank);
+    changed = true;
+  }
+  return changed;
+}
+
+void Session::Impl::gather_ready(std::int64_t version) {
   const auto begin = std::chrono::steady_clock::now();
-  desk.send_to_all(MessageKind::start, {{"version", version}, {"attempt", attempt}});
+  const std::vector<int> members = desk.members();
+  const auto is_ready = [&](int rank) { return desk.has(MessageKind::ready, rank); };
+  Desk::Wait wait;
+  wait.limit = ready_limit();
+  wait.work = [&] { return readmit(); };
+  wait.done = [&] {
+    readmission->check_patience(begin);
+    return desk.absent().empty() && std::ranges::all_of(members, is_ready);
+  };
+  wait.describe = [&] { return describe_missing(desk, MessageKind::ready, members); };
+  for (const int rank : members) {
+    if (!desk.is_source(rank)) desk.expect_return(rank);
+  }
+  desk.serve(wait);
+  desk.require_returns();
+  std::map<int, Message> ready;
+  for (const int rank : members) ready.emplace(rank, desk.take(MessageKind::ready, rank));
+  check_versions(desk, ready, version);
+}
+
+UpdateReport Session::Impl::coordinate(std::int64_t version) {
+  desk.begin_attempt(desk.attempt() + 1);
+  end_attempt(desk.attempt() - 1);
+  desk.enter(Phase::ready);
+  gather_ready(version);
+  epoch = desk.epoch();
+  const auto begin = std::chrono::steady_clock::now();
+  desk.send_to_all(MessageKind::start,
+                   {{"version", version}, {"attempt", desk.attempt()}, {"epoch", epoch}});
   desk.enter(Phase::start);
   std::map<int, std::vector<int>> waiting = ranks_of_replicas(*schedule, options.source_count);
   std::vector<int> engines, trainers;
   for (const int rank : desk.members()) (desk.is_source(rank) ? trainers : engines).push_back(rank);
   Desk::Wait moving;
+  moving.moves = true;
   moving.work = giving(version);
   moving.done = [&] {
     if (giver->finished() && desk.phase() == Phase::move) desk.enter(Phase::complete);
@@ -337,14 +272,36 @@ UpdateReport Session::Impl::coordinate(std::int64_t version) {
   return done;
 }
 
-UpdateReport Session::Impl::follow(std::int64_t version) {
+// Asks for the next attempt and waits for its start; meanwhile connects to who came back.
+std::int64_t Session::Impl::await_start(std::int64_t version) {
+  desk.ask_for_attempt();
+  end_attempt(desk.attempt());
   desk.send(0, MessageKind::ready, {{"version", version}});
   desk.enter(Phase::ready);
-  attempt = static_cast<Attempt>(
-      field<std::int64_t>(desk.expect(MessageKind::start, ready_limit()), "attempt"));
-  desk.set_attempt(attempt);
+  Desk::Wait wait;
+  wait.limit = ready_limit();
+  wait.work = [&] {
+    if (!desk.has(MessageKind::returned, 0)) return false;
+    const Message returned = desk.take(MessageKind::returned, 0);
+    const auto rank = static_cast<int>(field<std::int64_t>(returned, "rank"));
+    addresses.at(static_cast<std::size_t>(rank)) = field<std::string>(returned, "address");
+    if (giver->moves().transfers_of_peer.contains(rank - options.source_count)) connect(rank);
+    return true;
+  };
+  wait.done = [&] { return desk.has(MessageKind::start, 0); };
+  wait.describe = [&] { return fmt::format("start from {}", desk.title(0)); };
+  desk.serve(wait);
+  const Message start = desk.take(MessageKind::start, 0);
+  desk.begin_attempt(static_cast<Attempt>(field<std::int64_t>(start, "attempt")));
+  epoch = field<std::int64_t>(start, "epoch");
+  return field<std::int64_t>(start, "version");
+}
+
+UpdateReport Session::Impl::follow(std::int64_t version) {
+  await_start(version);
   desk.enter(Phase::start);
   Desk::Wait moving;
+  moving.moves = true;
   moving.work = giving(version);
   moving.done = [&] { return giver->finished() && given_digests->finished(); };
   moving.describe = [&] { return giver->waiting_for(); };
@@ -359,15 +316,21 @@ UpdateReport Session::Impl::follow(std::int64_t version) {
   return done;
 }
 
+void Session::Impl::serve_version(std::int64_t version) {
+  state = {EngineState::Kind::whole, version};
+  last_version = version;
+  whole_attempt = desk.attempt();
+}
+
 UpdateReport Session::Impl::take(std::int64_t version) {
-  desk.set_attempt(attempt);
-  desk.enter(Phase::start);
   taken_digests->begin(options.digest, version);
-  taker->begin(attempt, [this](int peer) { return taken_digests->witness_of(peer); });
+  taker->begin(desk.attempt(), [this](int peer) { return taken_digests->witness_of(peer); });
+  desk.enter(Phase::start);
   desk.begin(Phase::move);
   const std::size_t half = taker->moves().batches.size() / 2;
   bool paused = false;
   Desk::Wait moving;
+  moving.moves = true;
   moving.work = [&] {
     // The caller hears of the phase in the midst of it, where a fault leaves a torn engine.
     if (!paused && taker->completed_batches() >= half) {
@@ -385,8 +348,8 @@ UpdateReport Session::Impl::take(std::int64_t version) {
   }
   desk.send(0, MessageKind::whole);
   desk.expect(MessageKind::commit);
+  serve_version(version);
   desk.enter(Phase::commit);
-  state = {EngineState::Kind::whole, version};
   desk.send(0, MessageKind::committed);
   return report(version);
 }
@@ -402,7 +365,7 @@ void Session::digest(std::int64_t version) {
 }
 
 UpdateReport Session::update(std::int64_t version) {
-  return impl_->guarded([&] {
+  const auto call = [&] {
     if (version <= impl_->last_version) {
       throw Error(ErrorCode::invalid_argument, "update: versions must grow")
           .with("rank", impl_->options.rank)
@@ -417,33 +380,32 @@ UpdateReport Session::update(std::int64_t version) {
         impl_->desk.is_coordinator() ? impl_->coordinate(version) : impl_->follow(version);
     impl_->last_version = version;
     return done;
-  });
+  };
+  return impl_->guarded(call, /*is_update=*/true);
 }
 
 UpdateReport Session::receive() {
-  return impl_->guarded([&] {
+  const auto call = [&] {
     Impl& impl = *impl_;
     if (!impl.taker) {
       throw Error(ErrorCode::invalid_argument, "receive: engine ranks call it, after agree")
           .with("rank", impl.options.rank);
     }
-    impl.desk.send(0, MessageKind::ready, {{"version", -1}});
-    impl.desk.enter(Phase::ready);
-    const Message start = impl.desk.expect(MessageKind::start, impl.ready_limit());
-    const std::int64_t version = field<std::int64_t>(start, "version");
-    impl.attempt = static_cast<Attempt>(field<std::int64_t>(start, "attempt"));
+    const std::int64_t version = impl.await_start(-1);
+    const Attempt attempt = impl.desk.attempt();
     try {
       return impl.take(version);
     } catch (...) {
       // A commit that came before the reason to stop still holds: the replica was whole.
       if (impl.desk.has(MessageKind::commit, 0)) {
-        impl.state = {EngineState::Kind::whole, version};
-      } else if (impl.state.version != version && impl.taker->touched()) {
+        impl.serve_version(version);
+      } else if (impl.whole_attempt != attempt && impl.taker->touched()) {
         impl.state.kind = EngineState::Kind::torn;
       }
       throw;
     }
-  });
+  };
+  return impl_->guarded(call, /*is_update=*/true);
 }
 
 // -- exchange, leave -----------------------------------------------------------------------------
@@ -457,6 +419,7 @@ std::vector<nlohmann::json> Session::exchange(std::string_view tag, const nlohma
       const Message all = desk.expect(MessageKind::exchanged, impl_->ready_limit());
       return all.body.at("values").get<std::vector<nlohmann::json>>();
     }
+    desk.require_all();
     std::vector<nlohmann::json> values = {value};
     for (const auto& [rank, message] :
          desk.gather(MessageKind::exchange, desk.members(), impl_->ready_limit())) {
@@ -482,7 +445,9 @@ void Session::leave() {
       desk.expect(MessageKind::left);
       return;
     }
-    desk.gather(MessageKind::leave, desk.members());
+    std::vector<int> present = desk.members();
+    std::erase_if(present, [&](int rank) { return desk.absent().contains(rank); });
+    desk.gather(MessageKind::leave, present);
     desk.expect_leaving();
     desk.send_to_all(MessageKind::left);
   });

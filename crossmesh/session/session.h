@@ -4,7 +4,8 @@
 //
 //   join → agree → { update | receive }* → leave
 //
-// A session belongs to one thread and starts none of its own (ZeroMQ has its I/O thread).
+// A failed update ends its attempt and not the job, as long as all trainers live. A session belongs
+// to one thread and starts none of its own (ZeroMQ has its I/O thread).
 #pragma once
 
 #include <chrono>
@@ -37,7 +38,12 @@ struct SessionOptions {
   std::chrono::milliseconds agree_timeout{60'000};   // while ranks reserve their memory, if longer
   std::chrono::milliseconds ready_timeout{600'000};  // for work outside: a training step, a check
   DigestMode digest = DigestMode::sampled;           // the same on every rank
-  std::function<void(Phase)> on_phase;               // called when this rank enters a phase
+  // Of an engine rank's process that was started again: join and agree wait for the others' next
+  // update, as long as `ready_timeout`.
+  bool is_return = false;
+  std::function<void(Phase)> on_phase;  // called when this rank enters a phase
+  // For tests: whether a control message of this kind, to this rank, is lost on its way.
+  std::function<bool(std::string_view, int)> is_lost;
 };
 
 // Where a rank's parameters live: the buffers that hold them, and each parameter's place. Indexed
@@ -60,7 +66,7 @@ using FallbackLoader = std::function<void(const TensorInfo&, std::span<const std
 struct EngineState {
   enum class Kind : std::uint8_t {
     whole,  // every parameter at `version`
-    torn,   // bytes of a failed attempt are in; the next full update mends it
+    torn,   // bytes of a failed attempt, or of no version, are in; the next full update mends it
   };
   Kind kind = Kind::whole;
   std::int64_t version = 0;  // 0: what it held before the first update
@@ -71,6 +77,8 @@ std::string to_string(const EngineState& state);
 // What one rank moved in one update.
 struct UpdateReport {
   std::int64_t version = 0;
+  Attempt attempt = 0;     // counts all tries of the session
+  std::int64_t epoch = 0;  // counts who was lost and who came back
   double seconds = 0;      // on the coordinator: `start` sent to the last commit acknowledged
   std::int64_t bytes = 0;  // source bytes that left or reached this rank
   std::int64_t bytes_fallback = 0;
@@ -85,14 +93,18 @@ class Session {
   Session(SessionOptions options, std::unique_ptr<Transport> transport);
   ~Session();
 
-  // Every rank calls it. Blocks until all ranks are there.
-  // Throws: timed_out naming the ranks that did not come.
+  // Every rank calls it. Blocks until all ranks are there. An engine rank whose process ended
+  // between updates, or in one that failed, and was started again, joins the running job.
+  // Throws: timed_out naming the ranks that did not come; invalid_argument where another process is
+  // this rank.
   void join();
 
   // Every rank calls it with its side's whole layout and its own memory. Layouts are exchanged
   // once, the plan is compiled and proven on every rank, and the fingerprints are compared. Throws,
   // on every rank: mismatch naming the tensor, the ranks and both values; whatever compile and
-  // arrange throw. Nothing has moved then.
+  // arrange throw. Nothing has moved then. A rank that comes back alone is compared with what the
+  // others agreed on, and sent away alone where it differs; its state is torn until it has
+  // received.
   void agree(const Layout& layout, const ScheduleOptions& options, const ParameterMemory& memory,
              FallbackLoader loader = {});
 
@@ -104,10 +116,12 @@ class Session {
   void digest(std::int64_t version);
 
   // On trainer ranks, with the weights of `version` in place. Blocks until the update ends. The
-  // weights may be overwritten afterwards.
+  // weights may be overwritten afterwards. Engine ranks that are lost meanwhile may come back; it
+  // waits for each for at most the time limit.
   // Throws: invalid_argument when `version` is not above the last one, or below 1; aborted,
   // peer_lost or timed_out, naming the rank and the phase; mismatch naming the tensor, both ranks
   // and both digests when what arrived is not what was given: no replica that got it commits.
+  // can_retry() tells then whether every rank may try again, with this version or a later one.
   UpdateReport update(std::int64_t version);
 
   // On engine ranks. Blocks until this rank serves the next version.
@@ -115,6 +129,14 @@ class Session {
   UpdateReport receive();
 
   EngineState state() const;
+
+  // Whether the last call failed and ended no more than an attempt: the next update, or receive,
+  // makes a new one. What is still on its way of the old one is dropped.
+  bool can_retry() const;
+
+  // The newest version that this rank knows to be everyone's; 0 before the first. A rank that came
+  // back knows it after join.
+  std::int64_t version() const;
 
   // A collective of the caller's own: everyone gives, everyone gets all, by rank.
   std::vector<nlohmann::json> exchange(std::string_view tag, const nlohmann::json& value);

@@ -19,8 +19,6 @@ json options_json(const ScheduleOptions& options) {
           {"fallback_bytes_max", options.fallback_bytes_max}};
 }
 
-json layout_body(const Layout& layout) { return {{"layout", to_json(layout)}}; }
-
 Layout layout_of(const Message& message) {
   const auto layout = message.body.find("layout");
   if (layout == message.body.end()) {
@@ -30,68 +28,26 @@ Layout layout_of(const Message& message) {
   return layout_from_json(*layout);
 }
 
-// The first tensor on which two layouts of one side differ.
-Error layout_disagreement(const Desk& desk, const Layout& a, int rank_a, const Layout& b,
-                          int rank_b) {
-  const auto error = [&](std::string_view key, std::string_view what, auto of_a, auto of_b) {
-    return Error(ErrorCode::mismatch, "agree: ranks of one side have different layouts")
-        .with(key, what)
-        .with(desk.title(rank_a), of_a)
-        .with(desk.title(rank_b), of_b)
-        .hint("all ranks of a side must be started with the same model and the same spec");
-  };
-  if (a.rank_count != b.rank_count) {
-    return error("differs in", "ranks of the side", a.rank_count, b.rank_count);
-  }
-  const std::vector<Fingerprint> of_a = fingerprints_by_tensor(a);
-  const std::vector<Fingerprint> of_b = fingerprints_by_tensor(b);
-  for (std::size_t t = 0; t < std::min(of_a.size(), of_b.size()); ++t) {
-    if (a.tensors[t].name != b.tensors[t].name) {
-      return error("differs in", "tensor names", a.tensors[t].name, b.tensors[t].name);
-    }
-    if (of_a[t] != of_b[t]) {
-      return error("tensor", a.tensors[t].name, to_string(of_a[t]), to_string(of_b[t]));
-    }
-  }
-  if (of_a.size() != of_b.size()) {
-    return error("differs in", "tensor count", of_a.size(), of_b.size());
-  }
-  return error("differs in", "ranks, parameters or unused tensors", to_string(fingerprint(a)),
-               to_string(fingerprint(b)));
-}
-
-void check_offers(const Desk& desk, const json& own_options, const std::map<int, Message>& offers) {
-  for (const auto& [rank, offer] : offers) {
-    const json& options = offer.body.at("options");
-    for (const auto& [key, value] : own_options.items()) {
-      if (options.value(key, json()) == value) continue;
-      throw Error(ErrorCode::mismatch, "agree: ranks were started with different options")
-          .with("option", key)
-          .with(desk.title(0), value.dump())
-          .with(desk.title(rank), options.value(key, json()).dump());
-    }
-  }
-}
-
-Layout fetch_layout(Desk& desk, int rank) {
+Message fetch_layout(Desk& desk, int rank) {
   desk.send(rank, MessageKind::want);
-  return layout_of(desk.gather(MessageKind::layout, {rank}).at(rank));
+  return desk.gather(MessageKind::layout, {rank}).at(rank);
 }
 
 // The coordinator's part: returns the target layout, after every rank of both sides agreed.
-Layout gather_layouts(Desk& desk, const Layout& own, const json& options, int source_count) {
+Layout gather_layouts(Desk& desk, const Layout& own, const ScheduleOptions& options,
+                      int source_count) {
   const std::map<int, Message> offers = desk.gather(MessageKind::offer, desk.members());
-  check_offers(desk, options, offers);
+  for (const auto& [rank, offer] : offers) check_offer(desk, options, offer);
   const std::string own_fingerprint = to_string(fingerprint(own));
   const int first_engine = source_count;
   const std::string engine_fingerprint = field<std::string>(offers.at(first_engine), "fingerprint");
-  const Layout target = fetch_layout(desk, first_engine);
+  const Layout target = layout_of(fetch_layout(desk, first_engine));
   for (const auto& [rank, offer] : offers) {
     const bool source = desk.is_source(rank);
     const std::string& expected = source ? own_fingerprint : engine_fingerprint;
     if (field<std::string>(offer, "fingerprint") == expected) continue;
-    const Layout other = fetch_layout(desk, rank);
-    throw layout_disagreement(desk, source ? own : target, source ? 0 : first_engine, other, rank);
+    throw layout_disagreement(desk, source ? own : target, source ? 0 : first_engine,
+                              fetch_layout(desk, rank));
   }
   return target;
 }
@@ -149,19 +105,61 @@ json relay(int source, int engine, const SourcePlaces& places) {
   return body;
 }
 
-void check_schedules(const Desk& desk, const std::string& own,
-                     const std::map<int, Message>& agreed) {
-  for (const auto& [rank, message] : agreed) {
-    const std::string theirs = field<std::string>(message, "schedule");
-    if (theirs == own) continue;
-    throw Error(ErrorCode::mismatch, "agree: ranks compiled different schedules")
-        .with(desk.title(0), own)
-        .with(desk.title(rank), theirs)
-        .hint("all ranks must run the same crossmesh");
+}  // namespace
+
+json layout_body(const Layout& layout) { return {{"layout", to_json(layout)}}; }
+
+// The first tensor on which two layouts of one side differ.
+Error layout_disagreement(const Desk& desk, const Layout& a, int rank_a, const Message& message) {
+  const Layout b = layout_of(message);
+  const int rank_b = message.rank;
+  const auto error = [&](std::string_view key, std::string_view what, auto of_a, auto of_b) {
+    return Error(ErrorCode::mismatch, "agree: ranks of one side have different layouts")
+        .with(key, what)
+        .with(desk.title(rank_a), of_a)
+        .with(desk.title(rank_b), of_b)
+        .hint("all ranks of a side must be started with the same model and the same spec");
+  };
+  if (a.rank_count != b.rank_count) {
+    return error("differs in", "ranks of the side", a.rank_count, b.rank_count);
+  }
+  const std::vector<Fingerprint> of_a = fingerprints_by_tensor(a);
+  const std::vector<Fingerprint> of_b = fingerprints_by_tensor(b);
+  for (std::size_t t = 0; t < std::min(of_a.size(), of_b.size()); ++t) {
+    if (a.tensors[t].name != b.tensors[t].name) {
+      return error("differs in", "tensor names", a.tensors[t].name, b.tensors[t].name);
+    }
+    if (of_a[t] != of_b[t]) {
+      return error("tensor", a.tensors[t].name, to_string(of_a[t]), to_string(of_b[t]));
+    }
+  }
+  if (of_a.size() != of_b.size()) {
+    return error("differs in", "tensor count", of_a.size(), of_b.size());
+  }
+  return error("differs in", "ranks, parameters or unused tensors", to_string(fingerprint(a)),
+               to_string(fingerprint(b)));
+}
+
+void check_offer(const Desk& desk, const ScheduleOptions& own, const Message& offer) {
+  const json& options = offer.body.at("options");
+  const json own_options = options_json(own);
+  for (const auto& [key, value] : own_options.items()) {
+    if (options.value(key, json()) == value) continue;
+    throw Error(ErrorCode::mismatch, "agree: ranks were started with different options")
+        .with("option", key)
+        .with(desk.title(0), value.dump())
+        .with(desk.title(offer.rank), options.value(key, json()).dump());
   }
 }
 
-}  // namespace
+void check_schedule(const Desk& desk, const std::string& own_fingerprint, const Message& agreed) {
+  const std::string theirs = field<std::string>(agreed, "schedule");
+  if (theirs == own_fingerprint) return;
+  throw Error(ErrorCode::mismatch, "agree: ranks compiled different schedules")
+      .with(desk.title(0), own_fingerprint)
+      .with(desk.title(agreed.rank), theirs)
+      .hint("all ranks must run the same crossmesh");
+}
 
 void check_joiner(const Desk& desk, const SessionOptions& options, std::string_view transport,
                   const Message& message) {
@@ -216,9 +214,8 @@ void check_memory(const Layout& layout, int side_rank, const ParameterMemory& me
 
 Layout exchange_layouts(Desk& desk, const Layout& own, const ScheduleOptions& options) {
   const int source_count = desk.source_count();
-  const json own_options = options_json(options);
   if (desk.is_coordinator()) {
-    Layout target = gather_layouts(desk, own, own_options, source_count);
+    Layout target = gather_layouts(desk, own, options, source_count);
     check_counts(own, target, source_count, desk.rank_count() - source_count);
     const json for_engines = layout_body(own);
     const json for_trainers = layout_body(target);
@@ -228,7 +225,7 @@ Layout exchange_layouts(Desk& desk, const Layout& own, const ScheduleOptions& op
     return target;
   }
   desk.send(0, MessageKind::offer,
-            {{"fingerprint", to_string(fingerprint(own))}, {"options", own_options}});
+            {{"fingerprint", to_string(fingerprint(own))}, {"options", options_json(options)}});
   Desk::Wait wait;
   wait.work = [&] {
     if (!desk.has(MessageKind::want, 0)) return false;
@@ -236,14 +233,15 @@ Layout exchange_layouts(Desk& desk, const Layout& own, const ScheduleOptions& op
     desk.send(0, MessageKind::layout, layout_body(own));
     return true;
   };
+  wait.limit = desk.return_limit();
   wait.done = [&] { return desk.has(MessageKind::layouts, 0); };
   wait.describe = [&] { return fmt::format("layouts from {}", desk.title(0)); };
   desk.serve(wait);
   return layout_of(desk.take(MessageKind::layouts, 0));
 }
 
-std::map<int, SourcePlaces> exchange_places(Desk& desk, const Schedule& schedule,
-                                            const std::function<SourcePlaces(int)>& own_places) {
+PublishedPlaces exchange_places(Desk& desk, const Schedule& schedule,
+                                const std::function<SourcePlaces(int)>& own_places) {
   const std::string own = to_string(fingerprint(schedule));
   const int source_count = desk.source_count();
   const int target_count = desk.rank_count() - source_count;
@@ -256,17 +254,18 @@ std::map<int, SourcePlaces> exchange_places(Desk& desk, const Schedule& schedule
       relays.push_back(relay(rank, source_count + t, own_places(t)));
     }
     desk.send(0, MessageKind::agreed, std::move(body));
-    std::map<int, SourcePlaces> sources;
-    const Message message = desk.expect(MessageKind::places);
+    PublishedPlaces places;
+    const Message message = desk.expect(MessageKind::places, desk.return_limit());
     for (const json& item : message.body.at("relays")) {
       Message one{MessageKind::places, item.at("of").get<int>(), item};
-      sources.emplace(one.rank, places_of(one, parameter_count));
+      places.sources.emplace(one.rank, places_of(one, parameter_count));
     }
-    return sources;
+    return places;
   }
   const std::map<int, Message> agreed = desk.gather(MessageKind::agreed, desk.members());
-  check_schedules(desk, own, agreed);
-  std::map<int, json> relays_of_rank;
+  for (const auto& [member, message] : agreed) check_schedule(desk, own, message);
+  PublishedPlaces places;
+  std::map<int, json>& relays_of_rank = places.relays_of_rank;
   for (int t = 0; t < target_count; ++t) {
     relays_of_rank[source_count + t].push_back(relay(0, source_count + t, own_places(t)));
   }
@@ -276,10 +275,10 @@ std::map<int, SourcePlaces> exchange_places(Desk& desk, const Schedule& schedule
     }
   }
   for (const int member : desk.members()) {
-    json relays = relays_of_rank.contains(member) ? relays_of_rank[member] : json::array();
-    desk.send(member, MessageKind::places, {{"relays", std::move(relays)}});
+    const json relays = relays_of_rank.contains(member) ? relays_of_rank[member] : json::array();
+    desk.send(member, MessageKind::places, {{"relays", relays}});
   }
-  return {};
+  return places;
 }
 
 void check_versions(const Desk& desk, const std::map<int, Message>& ready, std::int64_t version) {

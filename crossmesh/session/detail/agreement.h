@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "crossmesh/base/error.h"
 #include "crossmesh/session/detail/desk.h"
 #include "crossmesh/session/moves.h"
 
@@ -25,11 +26,29 @@ void check_memory(const Layout& layout, int side_rank, const ParameterMemory& me
 // Throws: mismatch naming the tensor, the ranks and both values where one side's ranks differ.
 Layout exchange_layouts(Desk& desk, const Layout& own, const ScheduleOptions& options);
 
+// What ranks learn about the sources' places.
+struct PublishedPlaces {
+  std::map<int, SourcePlaces> sources;           // on an engine rank: of each source
+  std::map<int, nlohmann::json> relays_of_rank;  // on the coordinator: what each engine rank got
+};
+
 // Compares schedules and hands each engine the places of every source. `own_places(t)` tells what
 // this source rank publishes for engine rank t.
 // Throws: mismatch naming the ranks and both fingerprints.
-std::map<int, SourcePlaces> exchange_places(Desk& desk, const Schedule& schedule,
-                                            const std::function<SourcePlaces(int)>& own_places);
+PublishedPlaces exchange_places(Desk& desk, const Schedule& schedule,
+                                const std::function<SourcePlaces(int)>& own_places);
+
+// -- The coordinator's, of one rank --------------------------------------------------------------
+
+// Throws: mismatch when the rank offers other options, or another schedule.
+void check_offer(const Desk& desk, const ScheduleOptions& own, const Message& offer);
+void check_schedule(const Desk& desk, const std::string& own_fingerprint, const Message& agreed);
+
+// What two ranks of one side disagree about; `b` is what rank_b has said.
+Error layout_disagreement(const Desk& desk, const Layout& a, int rank_a, const Message& b);
+
+// What a rank of the other side compiles.
+nlohmann::json layout_body(const Layout& layout);
 
 // Every trainer must be about to send the same version.
 void check_versions(const Desk& desk, const std::map<int, Message>& ready, std::int64_t version);

@@ -36,6 +36,16 @@ bool is_of_attempt(MessageKind kind) {
   }
 }
 
+// Messages of a member at a point between attempts carry the number of the one before.
+bool is_between_attempts(MessageKind kind) {
+  return kind == MessageKind::ready || kind == MessageKind::exchange;
+}
+
+std::optional<std::int64_t> attempt_in(const Message& message) {
+  if (!message.body.contains("attempt")) return std::nullopt;
+  return field<std::int64_t>(message, "attempt");
+}
+
 // The error that another rank sent.
 Error carried_error(const Message& message) {
   return Error::from_text(static_cast<ErrorCode>(field<std::int64_t>(message, "code")),
@@ -66,8 +76,39 @@ std::vector<int> Desk::members() const {
   return ranks;
 }
 
+void Desk::enter_call(bool is_update) {
+  in_update_ = is_update;
+  is_told_ = false;
+  may_end_.clear();
+  if (is_update) is_coming_back_ = false;
+}
+
+void Desk::begin_attempt(Attempt attempt) {
+  attempt_ = attempt;
+  aborted_ = asks_ = false;
+  gone_.clear();
+  for (auto& [key, queue] : inbox_) {
+    std::erase_if(queue, [&](const Message& message) { return is_stale(message); });
+  }
+}
+
+std::chrono::milliseconds Desk::return_limit() const {
+  return options_.is_return ? options_.ready_timeout : std::chrono::milliseconds(0);
+}
+
+std::int64_t Desk::loss_count(int rank) const {
+  const auto found = loss_count_of_rank_.find(rank);
+  return found == loss_count_of_rank_.end() ? 0 : found->second;
+}
+
+void Desk::welcome(int rank) {
+  absent_.erase(rank);
+  ++epoch_;
+}
+
 void Desk::send(int to, MessageKind kind, nlohmann::json body) {
   if (is_of_attempt(kind)) body["attempt"] = attempt_;
+  if (is_between_attempts(kind)) body["after"] = attempt_;
   control_->send(to, kind, std::move(body));
 }
 
@@ -98,7 +139,7 @@ void Desk::serve(const Wait& wait) {
   progressed_since_alive_ = false;
   auto limit = wait.limit.count() > 0 ? wait.limit : usual_limit();
   // The coordinator knows best who is missing, so it gives up first.
-  if (!is_coordinator() && !wait.work) limit += limit / 4 + kReasonGrace;
+  if (!is_coordinator() && !wait.moves) limit += limit / 4 + kReasonGrace;
   while (true) {
     bool changed = false;
     try {
@@ -116,7 +157,8 @@ void Desk::serve(const Wait& wait) {
       continue;
     }
     if (Clock::now() - last_progress_ > limit) give_up(wait);
-    const std::vector<int> fds = transport_.wake_fds();
+    // A lost peer wakes for ever until the transport is advanced.
+    const std::vector<int> fds = wait.moves ? transport_.wake_fds() : std::vector<int>{};
     control_->wait(fds, std::min(last_progress_ + limit, Clock::now() + kLookAround));
   }
 }
@@ -135,42 +177,110 @@ void Desk::hear_alive() {
   progressed_since_alive_ |= is_coordinator();
 }
 
-void Desk::set_attempt(Attempt attempt) {
-  attempt_ = attempt;
-  for (auto& [key, queue] : inbox_) {
-    if (!is_of_attempt(key.first)) continue;
-    std::erase_if(queue, [&](const Message& message) {
-      return field<std::int64_t>(message, "attempt") < attempt;
-    });
+bool Desk::is_stale(const Message& message) const {
+  if (is_of_attempt(message.kind)) {
+    // Digests may come together with the `start` that this rank has not looked at.
+    const auto attempt = field<std::int64_t>(message, "attempt");
+    return attempt < attempt_ || (attempt > attempt_ && message.kind != MessageKind::digests);
+  }
+  switch (message.kind) {
+    case MessageKind::start:
+      return field<std::int64_t>(message, "attempt") <= attempt_;
+    case MessageKind::ready:  // it asks for the attempt that follows
+      return field<std::int64_t>(message, "after") + 1 < attempt_;
+    case MessageKind::exchange:
+      return field<std::int64_t>(message, "after") < attempt_;
+    default:
+      return false;
   }
 }
 
 void Desk::handle(Message message) {
-  if (message.rank < 0 || message.rank >= rank_count()) return;
-  if (is_of_attempt(message.kind)) {
-    // Digests may come together with the `start` that this rank has not looked at.
-    const auto attempt = field<std::int64_t>(message, "attempt");
-    if (attempt < attempt_ || (attempt > attempt_ && message.kind != MessageKind::digests)) return;
-  }
+  if (message.rank < 0 || message.rank >= rank_count() || is_stale(message)) return;
+  if (message.kind == MessageKind::join) return handle_join(std::move(message));
   if (message.kind == MessageKind::alive) return hear_alive();
-  if (message.kind == MessageKind::abort) {
-    ended_ = true;
-    throw carried_error(message);
-  }
-  if (message.kind == MessageKind::failed) {
-    gone_.insert(message.rank);
-    throw carried_error(message);
-  }
+  if (message.kind == MessageKind::abort) return handle_abort(message);
+  if (message.kind == MessageKind::failed) return handle_failed(message);
   inbox_[{message.kind, message.rank}].push_back(std::move(message));
+}
+
+// What a rank's earlier process said goes before its new one is heard.
+void Desk::handle_join(Message message) {
+  const auto keep = [&] {
+    inbox_[{MessageKind::join, message.rank}].push_back(std::move(message));
+  };
+  try {
+    watch_lifelines();
+  } catch (const Error&) {
+    keep();
+    throw;
+  }
+  keep();
+}
+
+// Whether it is of an attempt that has failed here already.
+bool Desk::is_settled(const Message& failure) const {
+  const auto attempt = attempt_in(failure);
+  return attempt && (*attempt < attempt_ || (*attempt == attempt_ && aborted_));
+}
+
+void Desk::handle_abort(const Message& message) {
+  if (is_settled(message)) return;
+  if (const auto attempt = attempt_in(message)) {
+    begin_attempt(static_cast<Attempt>(*attempt));
+    aborted_ = true;
+    // A rank that comes back is not yet a part of any.
+    if (phase_ == Phase::join || phase_ == Phase::agree) return;
+    in_update_ = true;
+  } else {
+    job_over_ = true;
+  }
+  is_told_ = true;
+  throw carried_error(message);
+}
+
+void Desk::handle_failed(const Message& message) {
+  if (is_settled(message)) return;
+  if (!attempt_in(message)) {
+    if (absent_.contains(message.rank)) return;  // it could not come back
+    job_over_ = true;
+  }
+  gone_.insert(message.rank);
+  throw carried_error(message);
 }
 
 void Desk::watch_lifelines() {
   if (leaving_) return;
   std::set<int> lost;
   for (const int rank : control_->lost()) {
-    if (!gone_.contains(rank)) lost.insert(rank);
+    if (control_->is_refused()) {
+      job_over_ = is_told_ = true;
+      throw Error(ErrorCode::invalid_argument, "join: another process is this rank of the session")
+          .with("rank", options_.rank)
+          .with("session", options_.session)
+          .hint("give every job a session name of its own, and every process a rank of its own");
+    }
+    note_loss(rank);
+    if (!gone_.contains(rank) && !has_ended_well(rank)) lost.insert(rank);
   }
   if (!lost.empty()) abort_for_losses(std::move(lost));
+}
+
+void Desk::require_all() {
+  if (!absent_.empty()) throw loss_error(*absent_.begin(), "a rank's process ended");
+}
+
+// An engine rank may come back; nothing that it said before is heard any more.
+void Desk::note_loss(int rank) {
+  if (!engines_may_return_ || is_source(rank)) {
+    job_over_ = true;
+    return;
+  }
+  absent_.insert(rank);
+  ++loss_count_of_rank_[rank];
+  last_loss_ = Clock::now();
+  ++epoch_;
+  std::erase_if(inbox_, [&](const auto& entry) { return entry.first.second == rank; });
 }
 
 // Several connections end when one rank dies, since its peers give up: whoever said why is not the
@@ -184,25 +294,38 @@ void Desk::abort_for_losses(std::set<int> lost) {
       bool changed = false;
       read_messages(changed);
     }
+    const auto look = [&] {
+      for (const int rank : control_->lost()) {
+        note_loss(rank);
+        lost.insert(rank);
+      }
+    };
     while (std::optional<Message> message = control_->receive()) {
-      if (message->kind != MessageKind::failed) continue;
+      if (message->kind == MessageKind::join) {
+        look();
+        inbox_[{MessageKind::join, message->rank}].push_back(std::move(*message));
+        continue;
+      }
+      if (message->kind != MessageKind::failed || is_settled(*message)) continue;
       gone_.insert(message->rank);
       if (!said) said = carried_error(*message);
     }
-    for (const int rank : control_->lost()) lost.insert(rank);
+    look();
     control_->wait({}, until);
   }
   std::erase_if(lost, [&](int rank) { return gone_.contains(rank); });
   if (lost.empty() && said) throw *said;
-  throw loss_error(lost.empty() ? *gone_.begin() : *lost.begin());
+  throw loss_error(lost.empty() ? *gone_.begin() : *lost.begin(), "a rank's process ended");
 }
 
-Error Desk::loss_error(int rank) const {
-  return Error(ErrorCode::peer_lost, "session: a rank's process ended")
+Error Desk::loss_error(int rank, std::string_view what) const {
+  const bool may_return = absent_.contains(rank) && in_update_;
+  return Error(ErrorCode::peer_lost, fmt::format("session: {}", what))
       .with("lost", title(rank))
       .with("phase", name_of(phase_))
       .with("seen by", title(options_.rank))
-      .hint("see what that process printed last; the job must be started again");
+      .hint(may_return ? "see what that process printed last; the rank may be started again"
+                       : "see what that process printed last; the job must be started again");
 }
 
 // A lost data connection has a cause that the coordinator learns from the lifelines.
@@ -222,7 +345,8 @@ void Desk::await_verdict(const Error& own) {
       control_->wait({}, until);
     }
   }
-  throw own;
+  Error error = own;
+  throw std::move(error).with("phase", name_of(phase_)).with("at", title(options_.rank));
 }
 
 // Tells the others that bytes still flow, so that a long update is not taken for a dead one.
@@ -252,19 +376,24 @@ std::map<int, Message> Desk::gather(MessageKind kind, const std::vector<int>& ra
   Wait wait;
   wait.limit = limit;
   wait.done = [&] {
-    return std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return has(kind, rank); });
+    return std::all_of(ranks.begin(), ranks.end(),
+                       [&](int rank) { return has(kind, rank) || has_ended_well(rank); });
   };
-  wait.describe = [&] {
-    std::vector<std::string> missing;
-    for (const int rank : ranks) {
-      if (!has(kind, rank)) missing.push_back(title(rank));
-    }
-    return fmt::format("{} from {}", name_of(kind), fmt::join(missing, ", "));
-  };
+  wait.describe = [&] { return describe_missing(*this, kind, ranks); };
   serve(wait);
   std::map<int, Message> messages;
-  for (const int rank : ranks) messages.emplace(rank, take(kind, rank));
+  for (const int rank : ranks) {
+    if (has(kind, rank)) messages.emplace(rank, take(kind, rank));
+  }
   return messages;
+}
+
+std::string describe_missing(const Desk& desk, MessageKind kind, const std::vector<int>& ranks) {
+  std::vector<std::string> missing;
+  for (const int rank : ranks) {
+    if (!desk.has(kind, rank)) missing.push_back(desk.title(rank));
+  }
+  return fmt::format("{} from {}", name_of(kind), fmt::join(missing, ", "));
 }
 
 Message Desk::expect(MessageKind kind, std::chrono::milliseconds limit,
@@ -283,10 +412,17 @@ Message Desk::expect(MessageKind kind, std::chrono::milliseconds limit,
 }
 
 void Desk::fail(const Error& error) {
-  if (ended_ || !control_) return;
-  ended_ = true;
+  const bool ends_job = is_job_over();
+  if (!ends_job) {
+    if (asks_) ++attempt_;
+    aborted_ = true;
+    asks_ = false;
+  }
+  if (is_told_ || is_coming_back_ || !control_) return;
+  is_told_ = true;
   try {
-    const nlohmann::json body = {{"code", static_cast<int>(error.code())}, {"text", error.text()}};
+    nlohmann::json body = {{"code", static_cast<int>(error.code())}, {"text", error.text()}};
+    if (!ends_job) body["attempt"] = attempt_;
     if (is_coordinator()) {
       send_to_all(MessageKind::abort, body);
     } else {

@@ -28,6 +28,9 @@ class TrainerDigests {
   // Digests all of `version`, unless that was done.
   void compute(std::int64_t version);
 
+  // What was computed may not be what the next attempt gives.
+  void forget() { version_ = -1; }
+
   // Starts an update, from what was computed for this version if there is any.
   void begin(std::int64_t version);
 
