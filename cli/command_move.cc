@@ -67,6 +67,7 @@ void add_move_options(CLI::App& command, MoveCommand& move) {
       ->check(CLI::IsMember({"memcpy", "runs"}))
       ->capture_default_str();
   command.add_flag("--no-floor", move.no_floor, "Do not measure the floor beside the updates");
+  add_fault_options(command, move.faults);
 }
 
 namespace {
@@ -88,6 +89,15 @@ void finish_options(MoveCommand& move) {
   move.options.floor = move.no_floor          ? FloorKind::none
                        : move.floor == "runs" ? FloorKind::runs
                                               : FloorKind::memcpy;
+  move.options.faults = finish_fault_options(move.faults, move.options.iterations);
+  if (move.options.faults.restart) {
+    // What measures the floor has met all engines once, and would miss one that comes back.
+    move.options.floor = FloorKind::none;
+    if (move.options.transport == "inproc" || move.options.colocate) {
+      throw Error(ErrorCode::invalid_argument,
+                  "move: --restart-engine kills an engine that is a process of its own");
+    }
+  }
   for (const ShmWay way : kShmWays) {
     if (name_of(way) == move.way) move.options.way = way;
   }
@@ -260,7 +270,8 @@ int run_move(MoveCommand& move) {
   const RankCounts counts = check_move(move.options);
   Launch job;
   job.arguments = own_words();
-  job.session = new_session_name();
+  const std::string& name = move.options.faults.session;
+  job.session = name.empty() ? new_session_name() : name;
   job.ranks = ranks_of_processes(counts, move.options.colocate);
   job.grace =
       std::chrono::milliseconds(static_cast<std::int64_t>(move.options.timeout_seconds * 2000));

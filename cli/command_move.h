@@ -22,6 +22,7 @@ struct MoveCommand {
   std::string digest = std::string(name_of(DigestMode::sampled));
   bool no_floor = false;
   bool json = false;
+  FaultWords faults;
 };
 
 // Adds the flags, but for --json. Requires: `move` outlives the parse.

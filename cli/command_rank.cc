@@ -60,7 +60,8 @@ Asked asked_of(const CLI::App& command) {
 // Runs ranks of this process; one, unless `move` puts two into it.
 std::vector<RankOutcome> run_program(const RankCommand& command, const std::vector<int>& ranks,
                                      const std::string& session,
-                                     const std::function<void()>& on_pause) {
+                                     const std::function<void()>& on_pause,
+                                     const std::function<void()>& on_restart = {}) {
   const MoveOptions& options = command.move.options;
   std::unique_ptr<Progress> progress;
   std::function<void(int)> on_iteration;
@@ -69,7 +70,7 @@ std::vector<RankOutcome> run_program(const RankCommand& command, const std::vect
     on_iteration = [&](int done) { progress->update(done); };
   }
   return run_ranks(
-      ranks, {options, session, ranks.front(), on_pause},
+      ranks, {options, session, ranks.front(), on_pause, on_restart},
       [&](int rank) {
         return make_shm({.session_name = session, .rank = rank, .way = options.way});
       },
@@ -83,8 +84,9 @@ int run_launched(const RankCommand& command) {
   std::vector<int> ranks = {identity.rank};
   if (command.beside >= 0) ranks.push_back(command.beside);
   bool failed = false;
-  for (const RankOutcome& outcome :
-       run_program(command, ranks, identity.session, [&] { report_pause(command.report_fd); })) {
+  for (const RankOutcome& outcome : run_program(
+           command, ranks, identity.session, [&] { report_pause(command.report_fd); },
+           [&] { report_restart(command.report_fd); })) {
     report_outcome(command.report_fd, outcome);
     failed |= outcome.error.has_value();
   }

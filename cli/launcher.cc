@@ -24,10 +24,12 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kLook{20};
 
-// report = { pause } outcome { outcome }
+// report  = { pause } ( restart | outcome { outcome } )
+// restart = "restart" newline
 // pause  = "paused" newline
 // outcome = JSON on one line, newline
 constexpr std::string_view kPaused = "paused\n";
+constexpr std::string_view kRestart = "restart\n";
 
 struct Child {
   std::vector<int> ranks;
@@ -36,7 +38,8 @@ struct Child {
   std::string text;
   std::optional<int> status;
   bool stopped = false;
-  bool killed = false;  // by the launcher, since it did not end
+  bool killed = false;   // by the launcher, since it did not end
+  bool returns = false;  // it was killed and started again
 
   bool has_paused() const { return text.starts_with(kPaused); }
 };
@@ -48,7 +51,7 @@ std::size_t rank_count_of(const Launch& launch) {
 }
 
 [[noreturn]] void become_rank(const Launch& launch, const std::vector<int>& ranks, int report_fd,
-                              pid_t parent) {
+                              pid_t parent, bool returns) {
   // A launcher that dies takes its ranks with it.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(1);
@@ -66,6 +69,7 @@ std::size_t rank_count_of(const Launch& launch) {
     words.emplace_back("--beside");
     words.push_back(std::to_string(ranks.back()));
   }
+  if (returns) words.emplace_back("--returns");
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
@@ -73,7 +77,7 @@ std::size_t rank_count_of(const Launch& launch) {
   ::_exit(127);
 }
 
-Child start(const Launch& launch, const std::vector<int>& ranks) {
+Child start(const Launch& launch, const std::vector<int>& ranks, bool returns = false) {
   const int rank = ranks.front();
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) {
@@ -93,11 +97,12 @@ Child start(const Launch& launch, const std::vector<int>& ranks) {
   }
   if (pid == 0) {
     ::fcntl(write_end.get(), F_SETFD, 0);
-    become_rank(launch, ranks, write_end.get(), parent);
+    become_rank(launch, ranks, write_end.get(), parent, returns);
   }
   ::fcntl(child.report.get(), F_SETFL, O_NONBLOCK);
   child.ranks = ranks;
   child.pid = pid;
+  child.returns = returns;
   return child;
 }
 
@@ -122,6 +127,15 @@ void look_at(Child& child) {
   } else {
     child.status = status;
   }
+}
+
+// Kills a rank that asks for it, and starts it again.
+void restart_if_asked(const Launch& launch, Child& child) {
+  if (child.returns || child.status || !child.text.ends_with(kRestart)) return;
+  ::kill(child.pid, SIGKILL);
+  while (::waitpid(child.pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  child = start(launch, std::vector<int>(child.ranks), /*returns=*/true);
 }
 
 // Of one of its ranks.
@@ -213,6 +227,7 @@ void await_children(const Launch& launch, std::vector<Child>& children) {
     for (Child& child : children) {
       look_at(child);
       read_report(child);
+      restart_if_asked(launch, child);
       if (!child.status) items.push_back({child.report.get(), POLLIN, 0});
       if (child.status && *child.status != 0 && !failed_at) failed_at = Clock::now();
     }
@@ -284,6 +299,11 @@ void report_pause(int fd) {
   const sigset_t set = continue_signal();
   int signal = 0;
   ::sigwait(&set, &signal);
+}
+
+void report_restart(int fd) {
+  write_all(fd, kRestart);
+  while (true) ::pause();
 }
 
 }  // namespace crossmesh::cli

@@ -31,6 +31,7 @@ struct Launch {
 // Runs `crossmesh rank ...` once per process and returns an outcome for each rank, by rank: of a
 // process that died without a word, its signal or exit code, and the state `ended`; of one that had
 // to be killed, the state `killed`. A second rank of a process is named by --beside.
+// A process that reports a restart is killed and started again, with --returns.
 // Throws: io_failed when a process cannot be started.
 std::vector<RankOutcome> launch(const Launch& launch);
 
@@ -43,6 +44,9 @@ void report_outcome(int fd, const RankOutcome& outcome);
 // SIGCONT. The launcher stops the process once all are there; until then what it has sent still
 // leaves it. Requires: hold_continue_signal was called before any thread started.
 void report_pause(int fd);
+
+// Asks to be killed and started again, and waits for that.
+[[noreturn]] void report_restart(int fd);
 void hold_continue_signal();
 
 }  // namespace crossmesh::cli

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 #include <random>
+#include <utility>
 
 #include "cli/colocated.h"
 #include "cli/expert_slots.h"
@@ -56,6 +57,7 @@ class RankProgram {
         model_(open_model(options.move.request.model)),
         source_(source_layout(model_, options.move.request)),
         target_(engine_layout(model_, options.move)),
+        fault_(options.move.faults.fault, options.rank),
         transport_(transport.get()),
         session_(session_options(), std::move(transport)),
         on_iteration_(on_iteration) {
@@ -70,7 +72,11 @@ class RankProgram {
  private:
   SessionOptions session_options();
   void agree();
+  bool is_last_update(Phase phase) const;
+  void enter(Phase phase);
   void iterate(int version);
+  void iterate_until_done(int version);
+  void restart_if_due(int version) const;
   void check(int version);
   void dump();
   std::unique_ptr<Floor> make_floor();
@@ -80,6 +86,8 @@ class RankProgram {
   Model model_;
   Layout source_;
   Layout target_;
+  PlantedFault fault_;
+  bool paused_ = false;
   int version_ = 0;  // of the update under way
   // Their memory outlives the session, whose peers may read it until it has gone.
   std::optional<MoveTrainer> trainer_;
@@ -102,15 +110,27 @@ SessionOptions RankProgram::session_options() {
       std::chrono::milliseconds(static_cast<std::int64_t>(options_.move.timeout_seconds * 1000));
   session.ready_timeout = work_timeout(session.timeout, byte_count(model_.catalog),
                                        source_.rank_count + target_.rank_count);
-  if (options_.move.pause) {
-    session.on_phase = [this](Phase phase) {
-      const bool in_update = phase != Phase::join && phase != Phase::agree && phase != Phase::leave;
-      if (phase != *options_.move.pause) return;
-      if (in_update && version_ != options_.move.iterations) return;
-      options_.on_pause();
-    };
-  }
+  // Engines reserve and clear their memory while they agree.
+  session.agree_timeout = session.ready_timeout;
+  session.is_return = options_.move.faults.is_return;
+  session.on_phase = [this](Phase phase) { enter(phase); };
+  session.is_lost = [this](std::string_view message, int /*to*/) {
+    const bool is_before = version_ == 0;
+    return (is_before || version_ == options_.move.iterations) && fault_.loses(message);
+  };
   return session;
+}
+
+// Whether the phase is one of the last update, or lies outside of updates.
+bool RankProgram::is_last_update(Phase phase) const {
+  const bool in_update = phase != Phase::join && phase != Phase::agree && phase != Phase::leave;
+  return !in_update || version_ == options_.move.iterations;
+}
+
+void RankProgram::enter(Phase phase) {
+  if (!is_last_update(phase)) return;
+  if (options_.move.pause == phase && !std::exchange(paused_, true)) options_.on_pause();
+  fault_.enter(phase);
 }
 
 void RankProgram::agree() {
@@ -145,6 +165,22 @@ void RankProgram::iterate(int version) {
   result_.add_update(report, bytes, source_.rank_count);
   if (floor_) result_.add_floor(floor_->measure(session_, version));
   if (on_iteration_) on_iteration_(version);
+}
+
+void RankProgram::iterate_until_done(int version) {
+  for (int attempt = 1;; ++attempt) {
+    try {
+      return iterate(version);
+    } catch (const Error&) {
+      if (attempt == options_.move.faults.attempts || !session_.can_retry()) throw;
+    }
+  }
+}
+
+void RankProgram::restart_if_due(int version) const {
+  const FaultOptions& faults = options_.move.faults;
+  if (!faults.restart || faults.is_return || faults.restart->version != version) return;
+  if (options_.rank == source_.rank_count + faults.restart->engine) options_.on_restart();
 }
 
 void RankProgram::check(int version) {
@@ -218,7 +254,12 @@ nlohmann::ordered_json RankProgram::run() {
   session_.join();
   agree();
   floor_ = make_floor();
-  for (int version = 1; version <= options_.move.iterations; ++version) iterate(version);
+  // A rank that was started again goes on behind what the others have.
+  const int first = static_cast<int>(session_.version()) + 1;
+  for (int version = first; version <= options_.move.iterations; ++version) {
+    iterate_until_done(version);
+    restart_if_due(version);
+  }
   dump();
   nlohmann::json own;
   if (trainer_) own = {{"read", trainer_->bytes_read()}, {"held", trainer_->bytes_held()}};
@@ -319,7 +360,7 @@ std::vector<RankOutcome> move_in_threads(const MoveOptions& options) {
   std::iota(ranks.begin(), ranks.end(), 0);
   InprocHub hub;
   const std::string session = new_session_name();
-  return run_ranks(ranks, {options, session, 0, {}}, [&](int rank) {
+  return run_ranks(ranks, {options, session, 0, {}, {}}, [&](int rank) {
     return make_inproc({&hub, session, rank});
   });
 }

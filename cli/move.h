@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "cli/fault.h"
 #include "cli/request.h"
 #include "crossmesh/base/error.h"
 #include "crossmesh/session/session.h"
@@ -33,14 +34,16 @@ struct MoveOptions {
   FloorKind floor = FloorKind::memcpy;
   double timeout_seconds = 10;
   std::string dump;  // the folder for the engine ranks' parameters in the end; empty: none
+  FaultOptions faults;
   const Family* family = nullptr;  // another table than the model's own, for tests
 };
 
 struct RankOptions {
   MoveOptions move;
   std::string session;
-  int rank = 0;                    // among all: trainers first
-  std::function<void()> on_pause;  // called in the phase that --pause names
+  int rank = 0;                      // among all: trainers first
+  std::function<void()> on_pause;    // called in the phase that --pause names
+  std::function<void()> on_restart;  // called where this rank is to be killed and started again
 };
 
 // How many ranks the specs ask for. Throws: as parse_spec, shard and lay_out.

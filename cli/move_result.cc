@@ -30,6 +30,8 @@ void MoveResult::add_update(const UpdateReport& report, const std::vector<nlohma
     fallback += moved[rank].at("fallback").get<std::int64_t>();
   }
   iterations_.push_back({{"version", report.version},
+                         {"attempt", report.attempt},
+                         {"epoch", report.epoch},
                          {"seconds", report.seconds},
                          {"bytes", bytes},
                          {"bytes_fallback", fallback},
