@@ -29,6 +29,8 @@ LLAMA = CONFIGS / "llama-3.1-70b.json"
 MIXTURE = CONFIGS / "qwen3-30b-a3b.json"
 PLAN_ROUNDS = 9
 MOVE_ROUNDS = 11
+DIGEST_PAIRS = 7  # of moves with and without digests, of DIGEST_ROUNDS updates each
+DIGEST_ROUNDS = 5
 
 
 def run(*words: str) -> str:
@@ -121,9 +123,9 @@ def runs_table() -> str:
     return "\n".join(rows)
 
 
-def move(model: str, *options: str) -> dict[str, Any]:
+def move(model: str, *options: str, rounds: int = MOVE_ROUNDS) -> dict[str, Any]:
     result = json.loads(run(str(BIN / "crossmesh"), "move", model, "--trainer", "fsdp=2",
-                            "--engine", "tp=2", "--iterations", str(MOVE_ROUNDS), "--json",
+                            "--engine", "tp=2", "--iterations", str(rounds), "--json",
                             *options))
     assert result["verified"], result
     return result
@@ -148,6 +150,29 @@ def move_table(model: str) -> str:
     rows.append(move_row("packed, 64 KiB of staging",
                          move(model, "--route", "packed", "--staging-bytes-max", "65536"), "—"))
     rows.append(move_row("packed, 64 MiB of staging", move(model, "--route", "packed"), "—"))
+    return "\n".join(rows)
+
+
+def digest_table(model: str) -> str:
+    """Moves with and without digests by turns; each is compared with its neighbour."""
+    modes = ("off", "sampled", "on")
+    found: dict[str, list[dict[str, Any]]] = {mode: [] for mode in modes}
+    for _ in range(DIGEST_PAIRS):
+        for mode in modes:
+            found[mode].append(move(model, "--digest", mode, "--no-floor", rounds=DIGEST_ROUNDS))
+    rows = ["| digests | update | to the update without | bound | digested | in it, engines "
+            "| before it, trainers |", "|---|---|---|---|---|---|---|"]
+    for mode, results in found.items():
+        seconds = statistics.median(r["seconds_median"] for r in results)
+        ratio = statistics.median(r["seconds_median"] / without["seconds_median"]
+                                  for r, without in zip(results, found["off"]))
+        own = {key: statistics.median(r["digest"][key] for r in results)
+               for key in ("bytes_median", "engine_seconds_median", "trainer_seconds_median")}
+        rows.append(f"| {mode} | {seconds * 1000:.1f} ms | **{ratio:.2f}** "
+                    f"| {'1.50' if mode == 'on' else '—'} "
+                    f"| {own['bytes_median'] / 2**20:.0f} MiB "
+                    f"| {own['engine_seconds_median'] * 1000:.1f} ms "
+                    f"| {own['trainer_seconds_median'] * 1000:.1f} ms |")
     return "\n".join(rows)
 
 
@@ -202,6 +227,8 @@ def main() -> None:
         "Planning, one core": plan_table,
         "One rank's own part, one core": part_table,
         moving: lambda: move_table(options.model),
+        f"Digests of Qwen3-0.6B, medians of {DIGEST_PAIRS} by turns":
+            lambda: digest_table(options.model),
         f"Many names and short runs, {verified}": runs_table,
         "Private memory, medians of 11 rounds": private_table,
         "Copy kernels": kernel_table,
