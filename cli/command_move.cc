@@ -46,6 +46,8 @@ void add_move_options(CLI::App& command, MoveCommand& move) {
                   "Compare digests before a commit: of all tensors, or one in 16, in turn")
       ->check(CLI::IsMember({"on", "sampled", "off"}))
       ->capture_default_str();
+  command.add_flag("--check-replicas", move.options.check_replicas,
+                   "Compare what trainer ranks hold of the same weights before each update");
   command.add_option("--iterations", move.options.iterations, "Updates to make, each checked")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();

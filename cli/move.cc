@@ -154,6 +154,7 @@ void RankProgram::iterate(int version) {
     trainer_->write(static_cast<std::uint64_t>(version));
     session_.digest(version);
   }
+  if (options_.move.check_replicas) session_.check_replicas();
   const UpdateReport report = is_trainer() ? session_.update(version) : session_.receive();
   check(version);
   const std::vector<nlohmann::json> bytes =

@@ -34,6 +34,7 @@ struct MoveOptions {
   FloorKind floor = FloorKind::memcpy;
   double timeout_seconds = 10;
   std::string dump;  // the folder for the engine ranks' parameters in the end; empty: none
+  bool check_replicas = false;  // before each update
   FaultOptions faults;
   const Family* family = nullptr;  // another table than the model's own, for tests
 };

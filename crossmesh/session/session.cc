@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "crossmesh/session/detail/agreement.h"
+#include "crossmesh/session/detail/replicas.h"
 #include "crossmesh/session/detail/session_impl.h"
 
 namespace crossmesh {
@@ -352,6 +353,22 @@ UpdateReport Session::Impl::take(std::int64_t version) {
   desk.enter(Phase::commit);
   desk.send(0, MessageKind::committed);
   return report(version);
+}
+
+void Session::check_replicas() {
+  Impl& impl = *impl_;
+  impl.guarded([&] {
+    std::vector<const std::byte*> parameters;
+    for (const RegionPlace& place : impl.places) {
+      const bool is_here = place.region >= 0;
+      parameters.push_back(is_here ? impl.region_bytes[static_cast<std::size_t>(place.region)] +
+                                         place.offset_bytes
+                                   : nullptr);
+    }
+    compare_replicas(
+        schedule().plan.source, impl.options.rank, parameters,
+        [this](std::string_view tag, const nlohmann::json& value) { return exchange(tag, value); });
+  });
 }
 
 void Session::digest(std::int64_t version) {

@@ -111,6 +111,12 @@ class Session {
   // Requires: agree.
   const Schedule& schedule() const;
 
+  // Every rank calls it, outside an update: compares what trainer ranks hold as replicas of each
+  // other. Engines take from all of them, to share the work, and would serve a mixture if they
+  // drifted apart. It reads all weights that more than one rank holds, and moves none.
+  // Throws, on every rank: mismatch naming the tensor, two ranks and both digests.
+  void check_replicas();
+
   // On trainer ranks, with the weights of `version` in place, which stay as they are until its
   // update ends: digests them beforehand. Without this call `update` does it, while engines pull.
   void digest(std::int64_t version);

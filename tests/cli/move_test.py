@@ -102,6 +102,13 @@ class Moves(Runs):
                 )
                 self.check(found, "qwen3", "tp=2", route)
 
+    def test_replicas_of_the_trainer_are_compared(self) -> None:
+        for trainer in ("dp_replicate=2,fsdp=2", "fsdp=2,tp=2", "fsdp=3"):
+            with self.subTest(trainer=trainer):
+                found = self.move(self.model("qwen3"), "--trainer", trainer, "--engine", "tp=2",
+                                  "--no-floor", "--check-replicas")
+                self.assertIs(found["verified"], True)
+
     def test_opaque_tensors_take_the_fallback_and_are_verified(self) -> None:
         config = json.loads((CONFIGS / "small-qwen3.json").read_text())
         for route in ROUTES:

@@ -157,7 +157,9 @@ class Ways(unittest.TestCase):
             errors,
             "^crossmesh: connect: this process cannot attach to the peer\n"
             "  peer  [01]\n  rank  [01]\n"
-            + re.escape(f"  why  {WHY_REFUSED}\n  hint  {WAY_OUT}; or another way than attach\n"),
+            + re.escape(f"  why  {WHY_REFUSED}\n")
+            + "  phase  agree\n  at  (trainer 0 \\(rank 0\\)|engine 0 \\(rank 1\\))\n"
+            + re.escape(f"  hint  {WAY_OUT}; or another way than attach\n"),
         )
 
     def test_memory_that_can_be_shared_needs_no_attaching(self) -> None:
