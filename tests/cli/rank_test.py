@@ -157,7 +157,7 @@ class Jobs(Ranks):
         ended = self.run_all(*LONG)
         self.assertEqual({rank: ended[rank] for rank in RANKS if rank != 0},
                          {rank: (DONE, "", "") for rank in RANKS if rank != 0})
-        figures = re.compile(r"\d+\.\d+")
+        figures = re.compile(r"\d+(\.\d+)?")
         code, output, errors = self.move("--no-floor")
         self.assertEqual((ended[0][0], figures.sub("N", ended[0][1]), ended[0][2]),
                          (code, figures.sub("N", output), errors))

@@ -24,7 +24,7 @@ BINARY = sys.argv.pop(1) if len(sys.argv) > 1 else "build/dev/bin/crossmesh"
 CONFIGS = Path(__file__).resolve().parent.parent / "data" / "configs"
 SANITIZED = bool(os.environ.get("CROSSMESH_SANITIZER"))
 LIMIT_SECONDS = 2.0  # without progress, where the machine is fast enough
-WORKERS = 4  # cells mostly wait
+WORKERS = 6  # cells mostly wait
 UPDATES = 2
 TRAINERS = 2
 ENGINES = 4
@@ -261,7 +261,7 @@ class Faults(unittest.TestCase):
     def test_ranks_die_with_the_launcher(self):
         process, _, pids = self.paused("move")
         process.kill()
-        process.wait()
+        process.communicate()
         self.assertTrue(await_end(pids, 30))
 
     # -- Ranks that stop and go on ---------------------------------------------------------------
