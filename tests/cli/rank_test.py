@@ -30,7 +30,8 @@ SPECS = ("--trainer", "fsdp=2", "--engine", "tp=2", "--iterations", "2")
 # Under a sanitizer a job takes long; every seventh order still has each rank first and last.
 EVERY = 7 if os.environ.get("CROSSMESH_SANITIZER") else 1
 # Long enough for ranks that share a core, and short where a test waits for the limit.
-LONG, SHORT = ("--timeout", "60"), ("--timeout", "1.5")
+SECONDS = "7.5" if os.environ.get("CROSSMESH_SANITIZER") else "1.5"
+LONG, SHORT = ("--timeout", "60"), ("--timeout", SECONDS)
 # Which values of a report are the same in every run.
 STEADY = ("verified", "elements_checked", "transport", "route", "bytes_needed", "bytes_unique",
           "bytes_fallback", "staging_bytes_peak", "source_bytes_read", "source_bytes_held")
@@ -252,7 +253,7 @@ class Refusals(Ranks):
         ended = self.end_all(processes)
         text = ("rank: not every rank has come\n"
                 "  missing  engine 0 (rank 2)\n"
-                "  seconds since the last one came  1.5\n"
+                f"  seconds since the last one came  {SECONDS}\n"
                 "  hint  start it with the same session; --timeout is how long the others wait")
         self.assert_failed(ended[1], text, "  trainer 1: aborted\n")
         self.assert_failed(ended[3], text, "  engine 3: aborted\n")
@@ -272,7 +273,7 @@ class Refusals(Ranks):
         self.assert_failed(
             self.end(self.start_by_hand(2, *SHORT)),
             "rank: rank 0 does not answer\n"
-            f"  rank  2\n  session  {self.session}\n  seconds  1.5\n"
+            f"  rank  2\n  session  {self.session}\n  seconds  {SECONDS}\n"
             "  hint  start rank 0 with the same session; --timeout is how long the others wait",
             "  engine 2: aborted\n")
 
@@ -290,7 +291,7 @@ class Refusals(Ranks):
         text = ("rank: not every rank has come\n"
                 "  missing  engine 1 (rank 3)\n"
                 "  came twice  trainer 1 (rank 1)\n"
-                "  seconds since the last one came  1.5\n"
+                f"  seconds since the last one came  {SECONDS}\n"
                 "  hint  start it with the same session; --timeout is how long the others wait")
         self.assert_failed(ended[1 - turned_away], text, "  trainer 1: aborted\n")
         self.assert_failed(self.end(others[2]), text, "  engine 2: aborted\n")
