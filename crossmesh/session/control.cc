@@ -76,10 +76,11 @@ void drop_rest(zmq::socket_t& socket) {
 }  // namespace
 
 struct Control::Sockets {
-  zmq::context_t context{1};
-  zmq::socket_t socket;
+  // They end last: who sees the end of one has been sent the reason.
   std::optional<LifelineServer> server;
   std::optional<Lifeline> lifeline;
+  zmq::context_t context{1};
+  zmq::socket_t socket;
   bool coordinator_lost = false;
 };
 
