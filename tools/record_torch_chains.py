@@ -230,12 +230,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     maker = Maker(options.seed)
-    lines: list[str] = []
+    lines: dict[str, None] = {}  # a set that keeps its order
     while len(lines) < options.chains:
         line = record(maker, maker.random.randint(1, 5))
-        text = json.dumps(line, separators=(",", ":"))
-        if text not in lines:
-            lines.append(text)
+        lines[json.dumps(line, separators=(",", ":"))] = None
     options.file.write_text("\n".join(lines) + "\n")
 
 

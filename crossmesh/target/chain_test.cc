@@ -245,6 +245,8 @@ const std::vector<Refusal> kRefusals = {
     {{4, 6}, R"([["__getitem__",[4],{}]])"},
     {{}, R"([["__getitem__",[0],{}]])"},
     {{}, R"([["__getitem__",[{"slice":[null,null,null]}],{}]])"},
+    {{}, R"([["__getitem__",[{"slice":[null,null,0]}],{}]])"},
+    {{}, R"([["__getitem__",["x"],{}]])"},
     {{4, 6}, R"([["__getitem__",[{"tuple":[0,1,2]}],{}]])"},
     {{4, 6}, R"([["__getitem__",[{"slice":[null,null,-1]}],{}]])"},
     {{4, 6}, R"([["__getitem__",["x"],{}]])"},

@@ -152,19 +152,18 @@ StridedTensor select(const StridedTensor& tensor, std::int64_t dim, std::int64_t
 }
 
 StridedTensor slice(const StridedTensor& tensor, std::int64_t dim, const SliceBounds& bounds) {
+  const std::int64_t step = bounds.step.value_or(1);
+  if (step <= 0) {
+    throw torch_refusal(OpKind::getitem, "the step of a slice is not positive",
+                        TorchRaises::value_error)
+        .with("step", step);
+  }
   if (dims_of(tensor) == 0) {
     throw torch_refusal(OpKind::getitem, "a scalar has no dimension to slice",
                         TorchRaises::index_error);
   }
   const int d = wrap_dim(OpKind::getitem, dim, dims_of(tensor));
   const std::int64_t extent = tensor.sizes[d];
-  const std::int64_t step = bounds.step.value_or(1);
-  if (step <= 0) {
-    throw torch_refusal(OpKind::getitem, "the step of a slice is not positive",
-                        TorchRaises::value_error)
-        .with("dimension", d)
-        .with("step", step);
-  }
   const std::int64_t begin = clamp_bound(bounds.start.value_or(0), extent);
   const std::int64_t end = std::max(begin, clamp_bound(bounds.stop.value_or(extent), extent));
   StridedTensor result = tensor;

@@ -124,6 +124,12 @@ StridedTensor index(const StridedTensor& tensor, const Op& op) {
     named += kind != Token::Kind::none && kind != Token::Kind::ellipsis ? 1 : 0;
   }
   const int dims = tensor.sizes.size();
+  if (named > dims && (is_tuple || op.token(0).kind == Token::Kind::text)) {
+    throw torch_refusal(OpKind::getitem, "there are more indices than dimensions",
+                        TorchRaises::index_error)
+        .with("indices", named)
+        .with("dimensions", dims);
+  }
   StridedTensor result = tensor;
   int dim = 0;
   for (int at = first; at < op.token_count(); at = end_of_value(op, at)) {
@@ -133,14 +139,9 @@ StridedTensor index(const StridedTensor& tensor, const Op& op) {
       result = unsqueeze(result, dim++);
     } else if (kind == Token::Kind::ellipsis) {
       // Counted from the whole tensor each time, as torch does where there are two.
-      dim += std::max(dims - named, 0);
+      dim += dims - named;
     } else if (kind != Token::Kind::integer && kind != Token::Kind::slice) {
       throw refuse_index(kind);
-    } else if (named > dims && dims > 0) {
-      throw torch_refusal(OpKind::getitem, "there are more indices than dimensions",
-                          TorchRaises::index_error)
-          .with("indices", named)
-          .with("dimensions", dims);
     } else if (kind == Token::Kind::integer) {
       result = select(result, dim, token.value);
     } else {
