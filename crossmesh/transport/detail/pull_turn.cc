@@ -334,7 +334,10 @@ bool pull_offered(Bench& bench, Connection& connection, std::int64_t offered, Tu
     turn.bytes += *moved;
     if (connection.cursor) continue;
     has_whole_batch |= take.finish(take.done() + 1);
-    taking_lane(connection).target.acknowledged.store(pack({take.attempt(), take.done()}));
+    // The source is woken by a message, which orders it; waiting here for all that was written
+    // would keep the next transfer from starting.
+    taking_lane(connection)
+        .target.acknowledged.store(pack({take.attempt(), take.done()}), std::memory_order_release);
   }
   // The source needs to know what was read; who looks at the target, that this turn is over.
   finish_streaming();
