@@ -10,6 +10,7 @@
 
 #include "cli/colocated.h"
 #include "cli/expert_slots.h"
+#include "cli/layout_file.h"
 #include "cli/model.h"
 #include "cli/move_engine.h"
 #include "cli/move_floor.h"
@@ -344,6 +345,12 @@ RankOutcome outcome_from_json(const nlohmann::ordered_json& json) {
 }
 
 RankCounts check_move(const MoveOptions& options) {
+  if (names_layout_file(options.request.engine)) {
+    // What arrived is checked by a loader that knows engines by their mesh alone.
+    throw Error(ErrorCode::unsupported, "move: an engine's layout from a file is only planned")
+        .with("engine", options.request.engine)
+        .hint("give the engine as a mesh (tp=2), or use `crossmesh plan`");
+  }
   const Model model = open_model(options.request.model);
   checkpoint_of(model);
   if (!options.dump.empty()) check_free_for_run(options.dump);
