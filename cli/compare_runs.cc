@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 
+#include "cli/bounded_input.h"
 #include "cli/expert_slots.h"
 #include "cli/model.h"
 #include "cli/move_engine.h"
@@ -20,6 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using Bytes = std::span<const std::byte>;
+
+constexpr int kConfigDepthMax = 64;
 
 ElementText element_text(DType dtype, Bytes element) {
   ElementText text{"", "0x"};
@@ -107,11 +110,21 @@ void check_same(std::string_view what, const std::string& a, const std::string& 
       .hint("what serves another way has other parameters; compare each run with its checkpoint");
 }
 
+// What walks JSON takes stack for each level.
+nlohmann::json parse_config_of(std::string_view side, const std::string& text) {
+  auto config = parse_bounded<nlohmann::json>(text, kConfigDepthMax);
+  if (config.is_object()) return config;
+  throw Error(ErrorCode::corrupt_file, "verify: a config is not a JSON object of bounded depth")
+      .with("of", side)
+      .with("bytes", text.size())
+      .with("depth max", kConfigDepthMax);
+}
+
 // Configs are equal when their values are; the first that differs is named.
 void check_configs(const std::string& a, const std::string& b) {
-  const auto one = nlohmann::json::parse(a, nullptr, false);
-  const auto other = nlohmann::json::parse(b, nullptr, false);
-  if (one == other && !one.is_discarded()) return;
+  const nlohmann::json one = parse_config_of("A", a);
+  const nlohmann::json other = parse_config_of("B", b);
+  if (one == other) return;
   Error error(ErrorCode::mismatch, "verify: A and B are of different models");
   const nlohmann::json diff = nlohmann::json::diff(one, other);
   for (const nlohmann::json& step : diff) {

@@ -2,19 +2,20 @@
 #include "cli/expert_slots.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdint>
-#include <cstring>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "cli/bounded_input.h"
 #include "crossmesh/base/error.h"
 
 namespace crossmesh::cli {
 namespace {
 
 using Json = nlohmann::json;
+
+constexpr std::int64_t kBytesMax = std::int64_t{64} << 20;
+constexpr int kDepthMax = 2;
 
 bool is_expert(const Json& value) {
   return value.is_number_unsigned() &&
@@ -29,13 +30,8 @@ bool is_row(const Json& value) {
 
 std::vector<std::vector<int>> read_expert_slots(const std::string& path) {
   if (path.empty()) return {};
-  std::ifstream file(path);
-  if (!file) {
-    throw Error(ErrorCode::io_failed, "read expert slots: the file cannot be read")
-        .with("file", path)
-        .with("system", std::strerror(errno));
-  }
-  const Json table = Json::parse(file, nullptr, false);
+  const auto table =
+      parse_bounded<Json>(read_bounded(path, {"read expert slots", kBytesMax}), kDepthMax);
   if (!table.is_array() || table.empty() || !std::ranges::all_of(table, is_row)) {
     throw Error(ErrorCode::corrupt_file, "read expert slots: it is no list of rows of experts")
         .with("file", path)

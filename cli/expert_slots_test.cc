@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 
 #include "crossmesh/base/error.h"
 #include "crossmesh/catalog/temporary_folder.h"
@@ -38,13 +39,21 @@ TEST(ExpertSlots, what_is_no_list_of_rows_is_refused) {
                     "has experts");
     }
   }
-  try {
-    read_expert_slots(folder.path() / "none.json");
-    ADD_FAILURE();
-  } catch (const Error& error) {
-    EXPECT_EQ(std::string(name_of(error.code())) + ": " + error.text(),
-              "io_failed: read expert slots: the file cannot be read\n  file  " +
-                  (folder.path() / "none.json").string() + "\n  system  No such file or directory");
+}
+
+TEST(ExpertSlots, what_cannot_be_read_as_a_file_is_named) {
+  const catalog_testing::TemporaryFolder folder;
+  for (const auto& [path, system] :
+       {std::pair(folder.path() / "none.json", "No such file or directory"),
+        std::pair(folder.path(), "Is a directory")}) {
+    try {
+      read_expert_slots(path);
+      ADD_FAILURE() << path;
+    } catch (const Error& error) {
+      EXPECT_EQ(std::string(name_of(error.code())) + ": " + error.text(),
+                "io_failed: read expert slots: the file cannot be read\n  file  " + path.string() +
+                    "\n  system  " + system);
+    }
   }
 }
 

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "cli/bounded_input.h"
 #include "crossmesh/base/error.h"
 
 namespace crossmesh::cli {
@@ -61,16 +62,6 @@ bool is_own_user(int fd) {
   return peer && peer->uid == ::geteuid();
 }
 
-Json parse_line(std::string_view line) {
-  bool too_deep = false;
-  const auto look = [&](int depth, Json::parse_event_t, Json&) {
-    too_deep |= depth > kDepthMax;
-    return !too_deep;
-  };
-  Json json = Json::parse(line, look, /*allow_exceptions=*/false);
-  return too_deep ? Json(Json::value_t::discarded) : json;
-}
-
 }  // namespace
 
 bool LineSocket::send(const Json& line, Clock::time_point deadline) {
@@ -104,7 +95,7 @@ std::optional<Json> LineSocket::receive() {
   }
   const std::size_t end = text_.find('\n');
   if (end == std::string::npos) return std::nullopt;
-  Json json = parse_line(std::string_view(text_).substr(0, end));
+  Json json = parse_bounded<Json>(std::string_view(text_).substr(0, end), kDepthMax);
   text_.erase(0, end + 1);
   if (json.is_object()) return json;
   ended_ = true;

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/run_folder.h"
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "cli/bounded_input.h"
 #include "crossmesh/base/error.h"
 #include "crossmesh/catalog/write.h"
 
@@ -24,40 +22,6 @@ fs::path run_file(const fs::path& folder) { return folder / "run.json"; }
 Error corrupt(const fs::path& file, std::string_view what) {
   return Error(ErrorCode::corrupt_file, fmt::format("read run: {}", what))
       .with("file", file.string());
-}
-
-std::string read_text(const fs::path& path) {
-  std::error_code error;
-  const auto bytes = fs::file_size(path, error);
-  if (error) {
-    throw Error(ErrorCode::io_failed, "read run: the file cannot be read")
-        .with("file", path.string())
-        .with("system", error.message());
-  }
-  if (bytes > static_cast<std::uintmax_t>(kRunBytesMax)) {
-    throw Error(ErrorCode::limit_exceeded, "read run: the file is too large")
-        .with("file", path.string())
-        .with("bytes", bytes)
-        .with("bytes max", kRunBytesMax);
-  }
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file.is_open() || file.bad()) {
-    throw Error(ErrorCode::io_failed, "read run: the file cannot be read")
-        .with("file", path.string())
-        .with("system", std::strerror(errno));
-  }
-  return text;
-}
-
-Json parse_bounded(const std::string& text) {
-  bool too_deep = false;
-  const auto look = [&](int depth, Json::parse_event_t, Json&) {
-    too_deep |= depth > kDepthMax;
-    return !too_deep;
-  };
-  Json json = Json::parse(text, look, /*allow_exceptions=*/false);
-  return too_deep ? Json(Json::value_t::discarded) : json;
 }
 
 // The fields of a run.json, each of its kind.
@@ -130,6 +94,13 @@ void check_free_for_run(const fs::path& folder) {
         .with("folder", folder.string())
         .hint("give --dump another folder, or remove this one");
   }
+  // A checkpoint is every .safetensors file of its folder: those of a run would spoil it.
+  if (const auto config = find_config(folder)) {
+    throw Error(ErrorCode::invalid_argument, "dump: the folder holds a model")
+        .with("folder", folder.string())
+        .with("config", config->string())
+        .hint("give --dump a folder of its own");
+  }
 }
 
 void write_run(const fs::path& folder, const Run& run) {
@@ -147,7 +118,7 @@ void write_run(const fs::path& folder, const Run& run) {
 
 Run read_run(const fs::path& folder) {
   const fs::path file = run_file(folder);
-  const Json json = parse_bounded(read_text(file));
+  const Json json = parse_bounded<Json>(read_bounded(file, {"read run", kRunBytesMax}), kDepthMax);
   if (!json.is_object()) throw corrupt(file, "the file is not a JSON object");
   const Fields fields(file, json);
   const std::int64_t schema = fields.number("crossmesh_run", 0, INT64_MAX);

@@ -46,7 +46,7 @@ std::string expert_slots_file(const std::filesystem::path& folder, const Run& ru
 // Whether there is a `run.json` in the folder.
 bool holds_run(const std::filesystem::path& folder);
 
-// Throws: invalid_argument where the folder holds a run already, or is no folder.
+// Throws: invalid_argument where the folder holds a run already or a model, or is no folder.
 void check_free_for_run(const std::filesystem::path& folder);
 
 // Throws: io_failed.

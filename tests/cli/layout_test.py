@@ -93,6 +93,25 @@ class Layouts(unittest.TestCase):
             self.assertEqual(done.stderr,
                              f"crossmesh: read layout: the file is not JSON\n  file  {path}\n")
 
+    def test_what_cannot_be_read_as_a_file_is_named(self) -> None:
+        folder = "  system  Is a directory\n"
+        for words in (("layout", str(self.folder)),
+                      ("plan", CONFIG, "--trainer", f"@{self.folder}", "--engine", "tp=2")):
+            done = run(*words)
+            self.assertEqual((done.returncode, done.stderr), (
+                1, "crossmesh: read layout: the file cannot be read\n"
+                f"  file  {self.folder}\n{folder}"))
+
+    def test_a_move_wants_its_engine_as_a_mesh(self) -> None:
+        model = str(self.folder / "model")
+        self.assertEqual(run("synth", model, "--config", CONFIG).returncode, 0)
+        engine = self.write("engine.json", "--engine", "tp=2")
+        done = run("move", model, "--trainer", "fsdp=2", "--engine", f"@{engine}")
+        self.assertEqual((done.returncode, done.stderr), (
+            1, "crossmesh: move: an engine's layout from a file is only planned\n"
+            f"  engine  @{engine}\n"
+            "  hint  give the engine as a mesh (tp=2), or use `crossmesh plan`\n"))
+
     def test_the_schema_file_describes_what_is_written(self) -> None:
         schema = json.loads((ROOT / "docs" / "layout.schema.json").read_text())
         layout = json.loads(self.write("e.json", "--engine", "tp=2").read_text())

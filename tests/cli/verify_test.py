@@ -359,6 +359,14 @@ class Refused(Verify):
         self.assert_refused("mismatch", "verify: the run has not the ranks of its engine\n"
                             "  engine  tp=2\n  ranks of the engine  2\n  ranks of the run  3",
                             copy, self.home / "llama")
+        for text in ("", "{", "[]", "7", '{"a":' * 1000 + "1" + "}" * 1000, "[" * 1_000_000):
+            with self.subTest(config=text[:8]):
+                path.write_text(json.dumps({**right, "config": text}))
+                for one, other, side in ((copy, self.home / "llama", "A"),
+                                         (self.home / "llama", copy, "B"), (copy, copy, "A")):
+                    self.assert_refused(
+                        "corrupt_file", "verify: a config is not a JSON object of bounded depth\n"
+                        f"  of  {side}\n  bytes  {len(text)}\n  depth max  64", one, other)
         path.write_text(json.dumps({**right, "new": [1]}))
         self.assert_equal(copy, self.home / "llama")
         for engine in ("@/etc/passwd", "tp=0", "tp=1000000", "", "cp=2", "tp=2,tp=2"):
@@ -387,6 +395,15 @@ class Refused(Verify):
         self.assertEqual(self.run_plain(*words, self.home / "llama" / "config.json"), (
             FAILED, "", "crossmesh: dump: there is something else than a folder\n"
             "  path  DIR/llama/config.json\n"))
+
+    def test_a_run_is_not_mixed_with_a_model(self) -> None:
+        before = sorted(path.name for path in (self.home / "llama").iterdir())
+        self.assertEqual(
+            self.run_plain("move", self.home / "llama", "--trainer", "fsdp=2", "--engine", "tp=2",
+                           "--dump", self.home / "llama"),
+            (FAILED, "", "crossmesh: dump: the folder holds a model\n  folder  DIR/llama\n"
+             "  config  DIR/llama/config.json\n  hint  give --dump a folder of its own\n"))
+        self.assertEqual(sorted(path.name for path in (self.home / "llama").iterdir()), before)
 
     def test_usage(self) -> None:
         for words in ((), ("a",), ("a", "b", "c"), ("a", "b", "--what")):
