@@ -142,6 +142,14 @@ bool Control::is_from(const std::string& id, int rank) {
   return false;
 }
 
+// Why a rank's attempt failed is heard though the rank has started again meanwhile; all else that
+// its former process said is dropped.
+bool Control::is_last_word(const std::string& id, const Message& message) const {
+  if (message.kind != MessageKind::failed || !message.body.contains("attempt")) return false;
+  const auto former = sockets_->server->former_incarnation(message.rank);
+  return former && id == routing_id(message.rank, *former);
+}
+
 std::optional<Message> Control::receive() {
   while (true) {
     zmq::message_t from, frame;
@@ -154,7 +162,9 @@ std::optional<Message> Control::receive() {
     }
     try {
       Message message = decode({frame.data<std::uint8_t>(), frame.size()});
-      if (!is_coordinator() || is_from(from.to_string(), message.rank)) return message;
+      if (!is_coordinator()) return message;
+      const std::string id = from.to_string();
+      if (is_from(id, message.rank) || is_last_word(id, message)) return message;
     } catch (const Error&) {
       if (!is_coordinator()) throw;
     }

@@ -48,6 +48,7 @@ class Control {
  private:
   struct Sockets;
   bool is_from(const std::string& id, int rank);
+  bool is_last_word(const std::string& id, const Message& message) const;
 
   int rank_;
   std::function<bool(std::string_view, int)> is_lost_;

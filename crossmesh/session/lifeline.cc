@@ -117,12 +117,19 @@ void LifelineServer::admit(int rank, std::uint64_t incarnation, FileDescriptor f
     replaced_.push_back(rank);
   }
   fd_of_rank_.emplace(rank, std::move(fd));
+  if (const auto former = this->incarnation(rank)) former_of_rank_[rank] = *former;
   incarnation_of_rank_[rank] = incarnation;
 }
 
 std::optional<std::uint64_t> LifelineServer::incarnation(int rank) const {
   const auto found = incarnation_of_rank_.find(rank);
   if (found == incarnation_of_rank_.end()) return std::nullopt;
+  return found->second;
+}
+
+std::optional<std::uint64_t> LifelineServer::former_incarnation(int rank) const {
+  const auto found = former_of_rank_.find(rank);
+  if (found == former_of_rank_.end()) return std::nullopt;
   return found->second;
 }
 

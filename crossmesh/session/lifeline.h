@@ -29,6 +29,8 @@ class LifelineServer {
 
   // The number of the process that is, or was last, this rank; nothing before it came.
   std::optional<std::uint64_t> incarnation(int rank) const;
+  // The one that it had before it started again.
+  std::optional<std::uint64_t> former_incarnation(int rank) const;
 
   // Accepts what waits; whose connection ended meanwhile is told by the next ended().
   void accept_waiting();
@@ -41,6 +43,7 @@ class LifelineServer {
   std::vector<FileDescriptor> unnamed_;
   std::map<int, FileDescriptor> fd_of_rank_;
   std::map<int, std::uint64_t> incarnation_of_rank_;
+  std::map<int, std::uint64_t> former_of_rank_;
   std::vector<int> replaced_;  // ranks whose earlier process ended before it was asked after
 };
 
