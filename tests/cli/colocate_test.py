@@ -11,14 +11,11 @@ import json
 import os
 import signal
 import subprocess
-import tempfile
 import unittest
-from pathlib import Path
 from typing import Any
 
-BINARY = os.path.abspath(os.environ.get("CROSSMESH", "build/dev/bin/crossmesh"))
-CONFIGS = Path(__file__).resolve().parent.parent / "data" / "configs"
-DONE, FAILED = 0, 1
+from runs import BINARY, DONE, FAILED, Runs
+
 MODELS = ("small-qwen3", "small-qwen3-moe")
 # What a move of two trainers to two engines may be asked for, and the way of those apart.
 JOBS = {
@@ -35,25 +32,18 @@ JOBS = {
 @unittest.skipIf(os.environ.get("CROSSMESH_SANITIZER") == "tsan",
                  "ThreadSanitizer takes two mappings of one page for two memories, and does not see "
                  "how the ranks of a process wait for each other; inproc is what it can judge")
-class Colocate(unittest.TestCase):
+class Colocate(Runs):
     """Every run is judged by the command itself."""
-
-    folder: tempfile.TemporaryDirectory[str]
 
     @classmethod
     def setUpClass(cls) -> None:
-        cls.folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(cls.folder.cleanup)
+        super().setUpClass()
         for model in MODELS:
-            subprocess.run(
-                [BINARY, "synth", f"{cls.folder.name}/{model}", "--config",
-                 CONFIGS / f"{model}.json"],
-                check=True, capture_output=True,
-            )
+            cls.synth(model, model.removeprefix("small-"))
 
     def command(self, *words: str, trainer: str = "fsdp=2", engine: str = "tp=2",
                 model: str = "small-qwen3") -> list[str]:
-        return [BINARY, "move", f"{self.folder.name}/{model}", "--trainer", trainer,
+        return [BINARY, "move", self.model(model), "--trainer", trainer,
                 "--engine", engine, "--iterations", "2", "--colocate", *words]
 
     def run_binary(self, *words: str, **job: str) -> tuple[int, str, str]:

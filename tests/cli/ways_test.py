@@ -13,14 +13,12 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 import unittest
 from pathlib import Path
 from typing import Any
 
-BINARY = os.path.abspath(os.environ.get("CROSSMESH", "build/dev/bin/crossmesh"))
-CONFIGS = Path(__file__).resolve().parent.parent / "data" / "configs"
-DONE, FAILED, USAGE = 0, 1, 2
+from runs import BINARY, DONE, FAILED, USAGE, Runs
+
 # A dense model and one with experts, each on meshes of two ranks a side.
 MODELS = ("small-qwen3", "small-qwen3-moe")
 MESHES = {
@@ -56,26 +54,19 @@ def can_attach() -> str:
     return scope if scope[0] in "23" and os.geteuid() != 0 else ""
 
 
-class Ways(unittest.TestCase):
+class Ways(Runs):
     """Every run is judged by the command itself."""
-
-    folder: tempfile.TemporaryDirectory[str]
 
     @classmethod
     def setUpClass(cls) -> None:
-        cls.folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(cls.folder.cleanup)
+        super().setUpClass()
         for model in MODELS:
-            subprocess.run(
-                [BINARY, "synth", f"{cls.folder.name}/{model}", "--config",
-                 CONFIGS / f"{model}.json"],
-                check=True, capture_output=True,
-            )
+            cls.synth(model, model.removeprefix("small-"))
 
     def run_binary(self, *words: str, model: str = "small-qwen3",
                    mesh: tuple[str, str] = ("fsdp=2", "tp=2")) -> tuple[int, str, str]:
         done = subprocess.run(
-            [BINARY, "move", f"{self.folder.name}/{model}", "--trainer", mesh[0],
+            [BINARY, "move", self.model(model), "--trainer", mesh[0],
              "--engine", mesh[1], "--iterations", "2", *words],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=300,
         )
