@@ -316,6 +316,26 @@ TEST_P(Duo, a_batch_rings_once_and_its_end_rings_back) {
   EXPECT_FALSE(is_woken(*giver));
 }
 
+TEST_P(Duo, bells_follow_the_batches_of_the_source_and_not_those_of_the_target) {
+  open(600);
+  const std::vector<Transfer> transfers = pieces(6, 100);
+  const std::span<const Transfer> all = transfers;
+  settle(*giver);
+  settle(*taker);
+  const Ticket first = giver->post({1, kGive, 1, all.first(4)});
+  const Ticket second = giver->post({1, kGive, 1, all.subspan(4)});
+  for (std::size_t i = 0; i < 6; ++i) {
+    taker->post({0, kTake, 1, all.subspan(i, 1)});
+    settle(*taker);
+    const bool ends_batch = i == 3 || i == 5;
+    EXPECT_EQ(is_woken(*giver), ends_batch) << i;
+    if (!ends_batch) continue;
+    settle(*giver);
+    EXPECT_TRUE(giver->progress(first).finished);
+    EXPECT_EQ(giver->progress(second).finished, i == 5);
+  }
+}
+
 TEST_P(Duo, news_that_a_connect_read_still_wake) {
   open(100);
   settle(*taker);

@@ -46,6 +46,13 @@ bool apply(Connection& connection, const Message& message, FileDescriptor fd) {
   return false;
 }
 
+// Asks for a bell when the next batch is done. The target looks at `awaited` after it stores
+// `acknowledged`, and here it is the other way round: one of the two sees the other.
+void await_next(const Connection& connection) {
+  const Stream& give = connection.give;
+  giving_lane(connection).source.awaited.store(pack({give.attempt(), give.next_end()}));
+}
+
 }  // namespace
 
 void ring(const Connection& connection) {
@@ -81,16 +88,20 @@ void publish(const Connection& connection) {
   const std::uint64_t word = pack({connection.give.attempt(), connection.give.posted()});
   std::atomic<std::uint64_t>& offered = giving_lane(connection).source.offered;
   if (offered.load() == word) return;
+  await_next(connection);
   offered.store(word);
   ring(connection);
 }
 
 bool refresh_give(Connection& connection) {
-  const Tally tally = unpack(giving_lane(connection).target.acknowledged.load());
-  if (tally.attempt != connection.give.attempt()) return false;
-  const std::int64_t before = connection.give.done();
-  connection.give.finish(tally.count);
-  return connection.give.done() != before;
+  Stream& give = connection.give;
+  const std::int64_t before = give.done();
+  while (!give.is_idle()) {
+    const Tally tally = unpack(giving_lane(connection).target.acknowledged.load());
+    if (tally.attempt != give.attempt() || tally.count <= give.done()) break;
+    if (give.finish(tally.count)) await_next(connection);
+  }
+  return give.done() != before;
 }
 
 bool read_messages(Connection& connection) {

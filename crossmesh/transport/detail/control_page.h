@@ -18,6 +18,7 @@ struct alignas(64) SourceSide {
   std::atomic<std::uint64_t> withdrawn{0};   // the highest attempt that may not be read
   std::atomic<std::uint64_t> packed{0};      // tally of chunks that lie in the ring or did
   std::atomic<std::uint64_t> is_starved{0};  // 1 while there is more to pack than room
+  std::atomic<std::uint64_t> awaited{0};     // tally of transfers that it wants to hear of
 };
 
 // What the target of one direction writes.

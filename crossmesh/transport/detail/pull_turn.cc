@@ -50,13 +50,25 @@ std::optional<PeerBytes> find_region(const Bench& bench, const Connection& conne
   return PeerBytes{buffer->data, buffer->size_bytes, false};
 }
 
+// The region that was read last: most transfers read the same one. It holds until messages are
+// read.
+struct LastRegion {
+  Region region = -1;
+  std::optional<PeerBytes> memory;
+};
+
 // Where the transfer is read. Throws: mismatch.
-PeerBytes find_source(const Bench& bench, const Connection& connection, const Transfer& transfer) {
-  auto memory = find_region(bench, connection, transfer.source_region);
+PeerBytes find_source(const Bench& bench, const Connection& connection, const Transfer& transfer,
+                      LastRegion& last) {
+  if (!last.memory || last.region != transfer.source_region) {
+    last = {transfer.source_region, find_region(bench, connection, transfer.source_region)};
+  }
+  std::optional<PeerBytes>& memory = last.memory;
   const auto reach = reach_of(transfer, Side::source);
   if (memory && reach && reach->begin_bytes >= 0 && reach->end_bytes <= memory->size_bytes) {
-    memory->address += transfer.source_offset_bytes;
-    return *memory;
+    PeerBytes there = *memory;
+    there.address += transfer.source_offset_bytes;
+    return there;
   }
   Error error = pull_error(
       ErrorCode::mismatch,
@@ -250,9 +262,9 @@ Moved unpack_slice(Bench& bench, Connection& connection, const Piece& piece,
 }
 
 // Moves one slice of the transfer that is next.
-Moved move_slice(Bench& bench, Connection& connection, std::int64_t slice_bytes) {
+Moved move_slice(Bench& bench, Connection& connection, std::int64_t slice_bytes, LastRegion& last) {
   const Transfer& transfer = connection.take.at(connection.take.done());
-  const PeerBytes source = find_source(bench, connection, transfer);
+  const PeerBytes source = find_source(bench, connection, transfer, last);
   std::byte* const target =
       bench.enrolment->find(transfer.target_region)->data + transfer.target_offset_bytes;
   const Piece piece{&transfer,
@@ -271,6 +283,7 @@ Moved move_slice(Bench& bench, Connection& connection, std::int64_t slice_bytes)
     return pull_slice(bench, connection, piece, true, slice_bytes);
   }
   note_way(connection, ShmWay::ring);
+  last = {};
   return unpack_slice(bench, connection, piece, slice_bytes);
 }
 
@@ -314,16 +327,16 @@ std::int64_t offered_count(Roster& roster, Connection& connection) {
   return std::min(tally.count, connection.take.posted());
 }
 
-// Pulls offered slots. Returns whether a batch became done.
-bool pull_offered(Bench& bench, Connection& connection, std::int64_t offered, Turn& turn,
+// Pulls offered slots.
+void pull_offered(Bench& bench, Connection& connection, std::int64_t offered, Turn& turn,
                   std::int64_t turn_bytes) {
   Stream& take = connection.take;
-  bool has_whole_batch = false;
+  LastRegion last;
   const Pulling pulling(connection);
   while (take.done() < offered && turn.bytes < turn_bytes && !pulling.is_withdrawn()) {
     Moved moved;
     try {
-      moved = move_slice(bench, connection, turn_bytes);
+      moved = move_slice(bench, connection, turn_bytes, last);
     } catch (const Error&) {
       connection.refused_attempt = take.attempt();
       throw;
@@ -333,7 +346,7 @@ bool pull_offered(Bench& bench, Connection& connection, std::int64_t offered, Tu
     turn.did_something = true;
     turn.bytes += *moved;
     if (connection.cursor) continue;
-    has_whole_batch |= take.finish(take.done() + 1);
+    take.finish(take.done() + 1);
     // The source is woken by a message, which orders it; waiting here for all that was written
     // would keep the next transfer from starting.
     taking_lane(connection)
@@ -341,7 +354,17 @@ bool pull_offered(Bench& bench, Connection& connection, std::int64_t offered, Tu
   }
   // The source needs to know what was read; who looks at the target, that this turn is over.
   finish_streaming();
-  return has_whole_batch;
+}
+
+// Wakes the source when what it waits for is done: a bell for each of this rank's batches would
+// cost the copies a processor.
+void wake_source(const Connection& connection) {
+  Lane& lane = taking_lane(connection);
+  const Stream& take = connection.take;
+  // Once more, and before the look at `awaited`.
+  lane.target.acknowledged.store(pack({take.attempt(), take.done()}));
+  const Tally awaited = unpack(lane.source.awaited.load());
+  if (awaited.attempt == take.attempt() && awaited.count <= take.done()) ring(connection);
 }
 
 // The slice that is to be packed next; nothing when all that was offered is packed.
@@ -405,13 +428,13 @@ Turn pull_turn(Bench& bench, Connection& connection, std::int64_t turn_bytes) {
   const std::int64_t offered = offered_count(*bench.roster, connection);
   if (connection.state != PeerState::open || offered <= take.done()) return turn;
   const Clock::time_point begin = Clock::now();
-  const bool has_whole_batch = pull_offered(bench, connection, offered, turn, turn_bytes);
+  pull_offered(bench, connection, offered, turn, turn_bytes);
   connection.traffic.pulled_bytes += turn.bytes;
   if (turn.bytes > 0) {
     connection.traffic.pulled_seconds +=
         std::chrono::duration<double>(Clock::now() - begin).count();
   }
-  if (has_whole_batch || (turn.did_something && take.done() == offered)) ring(connection);
+  if (turn.did_something && connection.state == PeerState::open) wake_source(connection);
   return turn;
 }
 

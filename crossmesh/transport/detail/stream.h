@@ -32,6 +32,9 @@ class Stream {
   // Who watches the transfer, or null. Requires: as at.
   Witness* witness_of(std::int64_t slot) const;
 
+  // Where the first batch that is not done ends; posted() when all are.
+  std::int64_t next_end() const { return parts_.empty() ? posted_ : parts_.front().end_slot; }
+
   // Raises done() to `done`, at most to posted().
   // Returns whether a batch became done.
   bool finish(std::int64_t done);

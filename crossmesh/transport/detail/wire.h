@@ -29,7 +29,7 @@
 namespace crossmesh::detail {
 
 inline constexpr std::array<char, 8> kMagic = {'x', 'm', 'e', 's', 'h', '-', 't', '1'};
-inline constexpr std::uint32_t kProtocol = 2;
+inline constexpr std::uint32_t kProtocol = 3;
 inline constexpr std::size_t kSessionNameSize = 32;
 
 // What an acceptor thinks of a dialer.
