@@ -157,7 +157,7 @@ void RankProgram::iterate(int version) {
   }
   if (options_.move.check_replicas) session_.check_replicas();
   const UpdateReport report = is_trainer() ? session_.update(version) : session_.receive();
-  check(version);
+  // Nobody checks before the last rank knows that the update is over: it may wait for a processor.
   const std::vector<nlohmann::json> bytes =
       session_.exchange("bytes", {{"bytes", report.bytes},
                                   {"fallback", report.bytes_fallback},
@@ -165,6 +165,7 @@ void RankProgram::iterate(int version) {
                                   {"digest_bytes", report.digest_bytes},
                                   {"digest_seconds", report.digest_seconds}});
   result_.add_update(report, bytes, source_.rank_count);
+  check(version);
   if (floor_) result_.add_floor(floor_->measure(session_, version));
   if (on_iteration_) on_iteration_(version);
 }
