@@ -42,7 +42,28 @@ class Cursor {
     in_run_ += bytes;
     if (in_run_ < numbering_.run_bytes) return;
     in_run_ = 0;
-    for (int d = digits_.size() - 1; d >= 0; --d) {
+    carry(digits_.size() - 1);
+  }
+
+  // The whole runs of the last loop that lie in the next `bytes`; none in the midst of a run.
+  detail::DigestRows rows(std::int64_t bytes) const {
+    if (in_run_ != 0 || digits_.empty()) return {};
+    const std::int64_t left = numbering_.counts.back() - digits_.back();
+    return {tensor_, numbering_.run_bytes, std::min(left, bytes / numbering_.run_bytes),
+            numbering_.tensor_strides.back(), numbering_.run_bytes};
+  }
+
+  // Requires: what rows() gave, or fewer, and not none.
+  void skip_rows(std::int64_t count) {
+    digits_[digits_.size() - 1] += count - 1;
+    tensor_ += (count - 1) * numbering_.tensor_strides.back();
+    carry(digits_.size() - 1);
+  }
+
+ private:
+  // One step of loop `last`, and of those around it where it ends.
+  void carry(int last) {
+    for (int d = last; d >= 0; --d) {
       tensor_ += numbering_.tensor_strides[d];
       if (++digits_[d] < numbering_.counts[d]) return;
       tensor_ -= numbering_.tensor_strides[d] * numbering_.counts[d];
@@ -50,7 +71,6 @@ class Cursor {
     }
   }
 
- private:
   const Numbering& numbering_;
   DimVector digits_;
   std::int64_t tensor_ = 0;
@@ -58,32 +78,61 @@ class Cursor {
 };
 
 // Bytes that lie side by side in memory, at `cursor`, which is moved behind them.
-Digest digest_along(CpuPath path, const std::byte* data, Cursor& cursor, std::int64_t bytes) {
-  Digest digest;
+void digest_along(detail::RunDigester& digester, const std::byte* data, Cursor& cursor,
+                  std::int64_t bytes) {
   while (bytes > 0) {
-    const std::int64_t part = std::min(bytes, cursor.left_bytes());
-    digest += detail::digest_run(path, data, cursor.tensor_offset_bytes(), part);
-    cursor.skip(part);
+    const detail::DigestRows rows = cursor.rows(bytes);
+    const std::int64_t part =
+        rows.count > 0 ? rows.count * rows.run_bytes : std::min(bytes, cursor.left_bytes());
+    if (rows.count > 0) {
+      digester.add_rows(data, rows);
+      cursor.skip_rows(rows.count);
+    } else {
+      digester.add(data, cursor.tensor_offset_bytes(), part);
+      cursor.skip(part);
+    }
     data += part;
     bytes -= part;
   }
-  return digest;
+}
+
+// Runs of memory that are written one behind the other.
+struct MemoryRows {
+  const std::byte* data;
+  std::int64_t count;
+  std::int64_t run_bytes;
+  std::int64_t stride_bytes;
+};
+
+void digest_rows(detail::RunDigester& digester, const MemoryRows& memory, Cursor& cursor) {
+  for (std::int64_t i = 0; i < memory.count;) {
+    const std::byte* const data = memory.data + i * memory.stride_bytes;
+    detail::DigestRows rows = cursor.rows((memory.count - i) * memory.run_bytes);
+    if (rows.count > 0 && rows.run_bytes == memory.run_bytes) {
+      rows.data_stride_bytes = memory.stride_bytes;
+      digester.add_rows(data, rows);
+      cursor.skip_rows(rows.count);
+      i += rows.count;
+    } else {
+      digest_along(digester, data, cursor, memory.run_bytes);
+      ++i;
+    }
+  }
 }
 
 Digest digest_converted(const std::byte* source, const NumberedPlace& target, const LoopNest& nest,
                         detail::CastRun cast) {
-  const CpuPath path = best_cpu_path();
   alignas(64) std::array<std::byte, kConvertedElements * 4> converted;
-  Digest digest;
+  detail::RunDigester digester(best_cpu_path());
   detail::walk(nest, nest.counts.size(), [&](std::int64_t s, std::int64_t t) {
     Cursor cursor(*target.numbering, target.offset_bytes + t);
     for (std::int64_t i = 0; i < nest.run_count; i += kConvertedElements) {
       const std::int64_t count = std::min(kConvertedElements, nest.run_count - i);
       cast(source + s + i * nest.source_element_bytes, converted.data(), count);
-      digest += digest_along(path, converted.data(), cursor, count * nest.target_element_bytes);
+      digest_along(digester, converted.data(), cursor, count * nest.target_element_bytes);
     }
   });
-  return digest;
+  return digester.finish();
 }
 
 struct Loop {
@@ -129,7 +178,9 @@ std::string to_string(const Digest& digest) {
 }
 
 Digest digest(const std::byte* data, std::int64_t offset_bytes, std::int64_t bytes) {
-  return detail::digest_run(best_cpu_path(), data, offset_bytes, bytes);
+  detail::RunDigester digester(best_cpu_path());
+  digester.add(data, offset_bytes, bytes);
+  return digester.finish();
 }
 
 std::optional<Numbering> number(const ElementLoops& loops, std::int64_t tensor_offset_bytes) {
@@ -173,18 +224,23 @@ Digest digest(const std::byte* source, const NumberedPlace& target, const LoopNe
               DType source_dtype, DType target_dtype) {
   const LoopNest simple = detail::merged(nest);
   if (simple.run_count == 0) return {};
-  const CpuPath path = best_cpu_path();
   if (source_dtype != target_dtype) {
     return digest_converted(source, target, simple,
-                            detail::cast_of(path, source_dtype, target_dtype));
+                            detail::cast_of(best_cpu_path(), source_dtype, target_dtype));
   }
   const std::int64_t run_bytes = simple.run_count * simple.target_element_bytes;
-  Digest digest;
-  detail::walk(simple, simple.counts.size(), [&](std::int64_t s, std::int64_t t) {
+  detail::RunDigester digester(best_cpu_path());
+  // Rows that are read here and there are mostly written one behind the other.
+  const int loops = simple.counts.size();
+  const bool fills = loops > 0 && simple.target_strides.back() == run_bytes;
+  detail::walk(simple, fills ? loops - 1 : loops, [&](std::int64_t s, std::int64_t t) {
     Cursor cursor(*target.numbering, target.offset_bytes + t);
-    digest += digest_along(path, source + s, cursor, run_bytes);
+    if (!fills) return digest_along(digester, source + s, cursor, run_bytes);
+    digest_rows(digester,
+                {source + s, simple.counts.back(), run_bytes, simple.source_strides.back()},
+                cursor);
   });
-  return digest;
+  return digester.finish();
 }
 
 Digest digest_written(const std::byte* written, const NumberedPlace& target, const LoopNest& nest) {

@@ -43,6 +43,13 @@ Digest plain_digest(const std::byte* data, std::int64_t offset_bytes, std::int64
   return sum;
 }
 
+Digest digest_on(CpuPath path, const std::byte* data, std::int64_t offset_bytes,
+                 std::int64_t bytes) {
+  detail::RunDigester digester(path);
+  digester.add(data, offset_bytes, bytes);
+  return digester.finish();
+}
+
 Digest digest_of(const Bytes& bytes) {
   return digest(bytes.data(), 0, static_cast<std::int64_t>(bytes.size()));
 }
@@ -74,7 +81,7 @@ TEST(Digest, of_every_short_run_is_the_formula_on_every_path) {
         for (std::int64_t count = 0; count <= 160; ++count) {
           // The start in memory has nothing to do with the place in the tensor.
           const std::byte* data = bytes.data() + at * 5 % 32;
-          ASSERT_EQ(detail::digest_run(path, data, offset + at, count),
+          ASSERT_EQ(digest_on(path, data, offset + at, count),
                     plain_digest(data, offset + at, count))
               << name_of(path) << " at " << offset + at << ", " << count << " bytes";
         }
@@ -89,7 +96,7 @@ TEST(Digest, of_long_runs_is_the_formula_on_every_path) {
     if (!runs_here(path)) continue;
     for (const std::int64_t offset :
          {std::int64_t{0}, std::int64_t{1}, std::int64_t{4090}, std::int64_t{1} << 40}) {
-      EXPECT_EQ(detail::digest_run(path, bytes.data() + 3, offset, 99'991),
+      EXPECT_EQ(digest_on(path, bytes.data() + 3, offset, 99'991),
                 plain_digest(bytes.data() + 3, offset, 99'991));
     }
   }
@@ -199,6 +206,32 @@ TEST(Digest, of_a_part_of_a_numbered_memory_counts_from_its_place) {
       sum += digest_written(memory.data() + from * 2, {&*numbering, from * 2}, run);
     }
     ASSERT_EQ(sum, expected) << begin;
+  }
+}
+
+TEST(Digest, of_short_rows_is_the_sum_of_the_rows) {
+  // Half of each row of a tensor, which is read where rows are far apart, and numbered as it lies
+  // without gaps. Some rows cross the blocks of the digest.
+  constexpr std::int64_t kRows = 150;
+  for (const std::int64_t run : {2, 8, 12, 40, 48, 56, 64, 72, 100}) {
+    for (const std::int64_t first : {0, 4, 8, 4090, 4096}) {
+      const std::int64_t apart = run + 56;
+      const auto numbering = number({{kRows, run}, {run, 1}, {2 * run, 1}, 1, 1}, first);
+      ASSERT_TRUE(numbering);
+      const Bytes source = random_bytes(kRows * apart);
+      Digest expected;
+      for (std::int64_t row = 0; row < kRows; ++row) {
+        expected += plain_digest(source.data() + row * apart, first + row * 2 * run, run);
+      }
+      const LoopNest nest{{kRows}, {apart}, {run}, run, 1, 1};
+      ASSERT_EQ(digest(source.data(), {&*numbering, 0}, nest, DType::u8, DType::u8), expected)
+          << run << " from " << first;
+      // The same in runs of half a row, which the numbering does not have.
+      if (run % 2 != 0) continue;
+      const LoopNest halves{{kRows, 2}, {apart, run / 2}, {run, run / 2}, run / 2, 1, 1};
+      ASSERT_EQ(digest(source.data(), {&*numbering, 0}, halves, DType::u8, DType::u8), expected)
+          << run << " from " << first;
+    }
   }
 }
 

@@ -41,25 +41,20 @@ alignas(64) constexpr Keys kKeys = keys_from(0);
 // One word further, so that the keys of odd words load from line borders as well.
 alignas(64) constexpr Keys kNextKeys = keys_from(1);
 
-// Of one block, before its factors.
-struct Sums {
-  std::uint64_t keyed = 0;
-  std::uint64_t plain = 0;
-};
-
-void add_word(Sums& sums, std::int64_t word, std::uint32_t value) {
+void add_word(BlockSums& sums, std::int64_t word, std::uint32_t value) {
   sums.keyed += std::uint64_t{value} * kKeys[static_cast<std::size_t>(word)];
   sums.plain += std::uint64_t{value} << (word % 2 * 32);
 }
 
 // Bytes that lie in one word.
-void add_part_of_word(Sums& sums, std::int64_t at, const std::byte* data, std::int64_t bytes) {
+void add_part_of_word(BlockSums& sums, std::int64_t at, const std::byte* data, std::int64_t bytes) {
   std::uint32_t value = 0;
   std::memcpy(&value, data, static_cast<std::size_t>(bytes));
   add_word(sums, at / kWordBytes, value << (at % kWordBytes * 8));
 }
 
-void add_pairs_portable(Sums& sums, std::int64_t word, const std::byte* data, std::int64_t pairs) {
+inline void add_pairs_portable(BlockSums& sums, std::int64_t word, const std::byte* data,
+                               std::int64_t pairs) {
   for (std::int64_t i = 0; i < pairs; ++i) {
     std::uint64_t pair;
     std::memcpy(&pair, data + i * 2 * kWordBytes, sizeof(pair));
@@ -89,7 +84,7 @@ __m256i keyed(__m256i words, std::size_t at) {
   return _mm256_add_epi64(even, odd);
 }
 
-void add_pairs_avx2(Sums& sums, std::int64_t word, const std::byte* data, std::int64_t pairs) {
+void add_pairs_avx2(BlockSums& sums, std::int64_t word, const std::byte* data, std::int64_t pairs) {
   constexpr std::int64_t kVectorPairs = 4;
   __m256i keyed_low = _mm256_setzero_si256();
   __m256i keyed_high = keyed_low;
@@ -117,7 +112,7 @@ void add_pairs_avx2(Sums& sums, std::int64_t word, const std::byte* data, std::i
 
 #endif
 
-void add_pairs(CpuPath path, Sums& sums, std::int64_t word, const std::byte* data,
+void add_pairs(CpuPath path, BlockSums& sums, std::int64_t word, const std::byte* data,
                std::int64_t pairs) {
 #if defined(__x86_64__)
   // Fewer would not pay for adding up the lanes.
@@ -129,8 +124,8 @@ void add_pairs(CpuPath path, Sums& sums, std::int64_t word, const std::byte* dat
 }
 
 // Bytes that lie in one block, from byte `at` of it.
-Sums sums_of(CpuPath path, const std::byte* data, std::int64_t at, std::int64_t bytes) {
-  Sums sums;
+void add_bytes(CpuPath path, BlockSums& sums, const std::byte* data, std::int64_t at,
+               std::int64_t bytes) {
   const std::byte* const end = data + bytes;
   const auto take = [&](std::int64_t count) {
     add_part_of_word(sums, at, data, count);
@@ -146,7 +141,6 @@ Sums sums_of(CpuPath path, const std::byte* data, std::int64_t at, std::int64_t 
     data += pairs * 2 * kWordBytes;
   }
   while (data < end) take(std::min<std::int64_t>(kWordBytes, end - data));
-  return sums;
 }
 
 }  // namespace
@@ -159,20 +153,51 @@ DigestFactors digest_factors(std::int64_t block) {
   return {scattered(counter) | 1, scattered(counter + 1) | 1};
 }
 
-Digest digest_run(CpuPath path, const std::byte* data, std::int64_t offset_bytes,
-                  std::int64_t bytes) {
-  Digest digest;
-  digest.bytes = bytes;
-  for (std::int64_t done = 0; done < bytes;) {
-    const std::int64_t at = (offset_bytes + done) % kBlockBytes;
-    const std::int64_t part = std::min(kBlockBytes - at, bytes - done);
-    const Sums sums = sums_of(path, data + done, at, part);
-    const DigestFactors factors = digest_factors((offset_bytes + done) / kBlockBytes);
-    digest.sums[0] += sums.keyed * factors.keyed;
-    digest.sums[1] += sums.plain * factors.plain;
-    done += part;
+void RunDigester::enter(std::int64_t block) {
+  if (block_ >= 0) {
+    const DigestFactors factors = digest_factors(block_);
+    digest_.sums[0] += sums_.keyed * factors.keyed;
+    digest_.sums[1] += sums_.plain * factors.plain;
   }
-  return digest;
+  block_ = block;
+  sums_ = {};
+}
+
+void RunDigester::add(const std::byte* data, std::int64_t offset_bytes, std::int64_t bytes) {
+  digest_.bytes += bytes;
+  while (bytes > 0) {
+    const std::int64_t block = offset_bytes / kBlockBytes;
+    const std::int64_t at = offset_bytes % kBlockBytes;
+    const std::int64_t part = std::min(kBlockBytes - at, bytes);
+    if (block != block_) enter(block);
+    add_bytes(path_, sums_, data, at, part);
+    data += part;
+    offset_bytes += part;
+    bytes -= part;
+  }
+}
+
+void RunDigester::add_rows(const std::byte* data, const DigestRows& rows) {
+  constexpr std::int64_t kPairBytes = 2 * kWordBytes;
+  constexpr std::int64_t kShortBytes = 8 * kPairBytes;
+  const bool is_short = rows.run_bytes <= kShortBytes &&
+                        (rows.run_bytes | rows.offset_bytes | rows.stride_bytes) % kPairBytes == 0;
+  for (std::int64_t i = 0; i < rows.count; ++i) {
+    const std::byte* const run = data + i * rows.data_stride_bytes;
+    const std::int64_t offset = rows.offset_bytes + i * rows.stride_bytes;
+    const std::int64_t at = offset % kBlockBytes;
+    if (is_short && offset / kBlockBytes == block_ && at + rows.run_bytes <= kBlockBytes) {
+      add_pairs_portable(sums_, at / kWordBytes, run, rows.run_bytes / kPairBytes);
+      digest_.bytes += rows.run_bytes;
+    } else {
+      add(run, offset, rows.run_bytes);
+    }
+  }
+}
+
+Digest RunDigester::finish() {
+  enter(-1);
+  return digest_;
 }
 
 }  // namespace crossmesh::detail

@@ -25,9 +25,44 @@ struct DigestFactors {
 };
 DigestFactors digest_factors(std::int64_t block);
 
-// Requires: runs_here(path), offset_bytes >= 0. Any alignment will do.
-// Ensures: every path gives the same sums.
-Digest digest_run(CpuPath path, const std::byte* data, std::int64_t offset_bytes,
-                  std::int64_t bytes);
+// Of one block, before its factors.
+struct BlockSums {
+  std::uint64_t keyed = 0;
+  std::uint64_t plain = 0;
+};
+
+// Equal runs, as far apart as `stride_bytes` in the tensor and `data_stride_bytes` in memory.
+struct DigestRows {
+  std::int64_t offset_bytes = 0;  // of the first in the tensor
+  std::int64_t run_bytes = 0;
+  std::int64_t count = 0;
+  std::int64_t stride_bytes = 0;
+  std::int64_t data_stride_bytes = 0;
+};
+
+// Adds up the digest of many runs. A block's factors are found once for the runs that follow each
+// other in it, which is what short runs are about.
+class RunDigester {
+ public:
+  // Requires: runs_here(path).
+  explicit RunDigester(CpuPath path) : path_(path) {}
+
+  // Requires: offset_bytes >= 0. Any alignment will do.
+  // Ensures: every path, and any cutting and order of runs, gives the same sums.
+  void add(const std::byte* data, std::int64_t offset_bytes, std::int64_t bytes);
+
+  // Requires: no run lies before the tensor.
+  void add_rows(const std::byte* data, const DigestRows& rows);
+
+  Digest finish();
+
+ private:
+  void enter(std::int64_t block);
+
+  CpuPath path_;
+  std::int64_t block_ = -1;
+  BlockSums sums_;  // of `block_`
+  Digest digest_;
+};
 
 }  // namespace crossmesh::detail
