@@ -45,11 +45,23 @@ void TrainerDigests::compute(std::int64_t version) {
   if (version_ == version) return;
   given_.begin(version);
   while (!given_.finished()) given_.step(kStepBytes);
+  sum_up();
   version_ = version;
 }
 
+void TrainerDigests::sum_up() {
+  fingerprint_of_peer_.clear();
+  if (mode_ == DigestMode::off) return;
+  for (const int peer : given_.peers()) {
+    fingerprint_of_peer_[peer] = to_string(fingerprint(given_.of_peer(peer)));
+  }
+}
+
 void TrainerDigests::begin(std::int64_t version) {
-  if (version_ != version) given_.begin(version);
+  if (version_ != version) {
+    given_.begin(version);
+    if (given_.finished()) sum_up();
+  }
   version_ = version;
   is_sent_ = is_spread_ = false;
 }
@@ -77,6 +89,7 @@ bool TrainerDigests::step() {
   if (mode_ == DigestMode::off) return false;
   if (!given_.finished()) {
     given_.step(kStepBytes);
+    if (given_.finished()) sum_up();
     return true;
   }
   if (!is_sent_) return send();
@@ -108,9 +121,7 @@ bool TrainerDigests::send() {
   is_sent_ = true;
   if (desk_.is_coordinator()) return true;
   json of = json::array();
-  for (const int peer : given_.peers()) {
-    of.push_back({peer, to_string(fingerprint(given_.of_peer(peer)))});
-  }
+  for (const auto& [peer, fingerprint] : fingerprint_of_peer_) of.push_back({peer, fingerprint});
   desk_.send(0, MessageKind::digests, {{"of", of}});
   return true;
 }
@@ -119,8 +130,8 @@ bool TrainerDigests::send() {
 bool TrainerDigests::spread() {
   if (!missing().empty()) return false;
   std::map<int, json> of_engine;
-  for (const int peer : given_.peers()) {
-    of_engine[peer].push_back({0, to_string(fingerprint(given_.of_peer(peer)))});
+  for (const auto& [peer, fingerprint] : fingerprint_of_peer_) {
+    of_engine[peer].push_back({0, fingerprint});
   }
   for (int rank = 1; rank < desk_.source_count(); ++rank) {
     const Message message = desk_.take(MessageKind::digests, rank);

@@ -48,6 +48,7 @@ class TrainerDigests {
 
  private:
   std::vector<int> missing() const;
+  void sum_up();
   bool send();
   bool spread();
   void answer(int engine, const Message& message) const;
@@ -57,6 +58,8 @@ class TrainerDigests {
   DigestMode mode_;
   GivenDigests given_;
   std::int64_t version_ = -1;
+  // Of what each peer is given, once all is digested.
+  std::map<int, std::string> fingerprint_of_peer_;
   bool is_sent_ = false;
   bool is_spread_ = false;
 };
