@@ -50,9 +50,10 @@ void Giver::post(Peer& peer, std::vector<Transfer> owned, std::span<const Transf
   Posted& posted = peer.posted.emplace_back();
   posted.transfers = std::move(owned);
   posted.bytes = bytes;
-  if (!posted.transfers.empty()) transfers = posted.transfers;
-  posted.ticket =
-      transport_.post({first_target_rank_ + peer.number, Direction::give, attempt_, transfers});
+  Batch batch{first_target_rank_ + peer.number, Direction::give, attempt_, transfers};
+  batch.is_lasting = posted.transfers.empty();
+  if (!batch.is_lasting) batch.transfers = posted.transfers;
+  posted.ticket = transport_.post(batch);
 }
 
 bool Giver::pack_into(Peer& peer) {

@@ -41,11 +41,12 @@ bool Taker::may_post_next() const {
 void Taker::post_next() {
   for (const MoveRange& range : moves_.batches[posted_].ranges) {
     const std::span<const Transfer> all = moves_.transfers_of_peer.at(range.peer);
-    tickets_of_batch_[posted_].push_back(
-        transport_.post({range.peer, Direction::take, attempt_,
-                         all.subspan(static_cast<std::size_t>(range.first),
-                                     static_cast<std::size_t>(range.last - range.first)),
-                         watch_ ? watch_(range.peer) : nullptr}));
+    Batch batch{range.peer, Direction::take, attempt_,
+                all.subspan(static_cast<std::size_t>(range.first),
+                            static_cast<std::size_t>(range.last - range.first))};
+    batch.witness = watch_ ? watch_(range.peer) : nullptr;
+    batch.is_lasting = true;
+    tickets_of_batch_[posted_].push_back(transport_.post(batch));
   }
   ++posted_;
 }

@@ -322,6 +322,39 @@ TEST_P(Conformance, attempts_follow_one_another_and_slots_start_over) {
   });
 }
 
+TEST_P(Conformance, lasting_transfers_are_posted_in_every_attempt) {
+  run(2, [](Rank& rank) {
+    const Pair pair(rank);
+    const Memory memory(600);
+    const Memory other(600);
+    rank.transport().enroll(memory.buffer());
+    rank.connect_all();
+    const std::vector<Transfer> transfers = pieces(6, 100);
+    for (const Attempt attempt : {1u, 2u, 3u}) {
+      // A region more is no reason to forget what was checked, or to keep it.
+      if (attempt == 3) rank.transport().enroll(other.buffer());
+      if (pair.gives) std::memset(memory.data(), static_cast<int>(attempt), 600);
+      Batch batch = pair.batch(attempt, transfers);
+      batch.is_lasting = true;
+      const Ticket ticket = rank.transport().post(batch);
+      check_equal(ticket.count, 6);
+      rank.finish(ticket);
+      check(memory.bytes() == std::vector<unsigned char>(600, static_cast<unsigned char>(attempt)),
+            "the bytes differ");
+      rank.meet();
+    }
+    // What they name is gone: as at the first time.
+    rank.transport().retire(0);
+    Batch batch = pair.batch(4, transfers);
+    batch.is_lasting = true;
+    check_equal(error_of([&] { rank.transport().post(batch); }),
+                "invalid_argument: post: no such region\n  peer  " + std::to_string(batch.peer) +
+                    "\n  rank  " + std::to_string(pair.gives ? 0 : 1) +
+                    "\n  attempt  4\n  slot  0\n  region  0");
+    rank.meet();
+  });
+}
+
 // ---- Cancel -------------------------------------------------------------------------------------
 
 TEST_P(Conformance, what_the_source_cancelled_never_lands_and_the_next_attempt_does) {

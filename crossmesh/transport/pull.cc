@@ -5,16 +5,13 @@
 #include <utility>
 
 #include "crossmesh/base/error.h"
-#include "crossmesh/transport/detail/bounds.h"
 
 namespace crossmesh {
 namespace {
 
 using detail::Connection;
 using detail::PeerState;
-using detail::Reach;
 using detail::Roster;
-using detail::Side;
 using detail::Turn;
 
 // Bytes that one peer gets before the next has its turn: enough for streaming copies to run at the
@@ -23,13 +20,6 @@ constexpr std::int64_t kTurnBytes = std::int64_t{8} << 20;
 
 Error peer_error(ErrorCode code, std::string_view what, const Roster& roster, int peer) {
   return Error(code, std::string(what)).with("peer", peer).with("rank", roster.rank);
-}
-
-Error slot_error(ErrorCode code, std::string_view what, const Roster& roster, const Batch& batch,
-                 std::int64_t slot) {
-  return peer_error(code, what, roster, batch.peer)
-      .with("attempt", batch.attempt)
-      .with("slot", slot);
 }
 
 std::string_view name_of(Direction direction) {
@@ -67,38 +57,6 @@ void check_attempt(const Roster& roster, const Batch& batch, const detail::Strea
   if (batch.attempt > stream.attempt() && !stream.is_idle()) {
     refuse("post: an older attempt is neither done nor cancelled", "older_attempt",
            stream.attempt());
-  }
-}
-
-void check_transfer(const Roster& roster, const Connection& connection, const Batch& batch,
-                    std::int64_t slot, const Transfer& transfer) {
-  const bool gives = batch.direction == Direction::give;
-  if (const std::string_view fault = detail::describe_fault(transfer); !fault.empty()) {
-    throw slot_error(ErrorCode::invalid_argument, fmt::format("post: {}", fault), roster, batch,
-                     slot)
-        .with("source_dtype", crossmesh::name_of(transfer.source_dtype))
-        .with("target_dtype", crossmesh::name_of(transfer.target_dtype));
-  }
-  const Region region = gives ? transfer.source_region : transfer.target_region;
-  const Buffer* buffer = roster.enrolment->find(region);
-  if (buffer == nullptr) {
-    throw slot_error(ErrorCode::invalid_argument, "post: no such region", roster, batch, slot)
-        .with("region", region);
-  }
-  if (gives && !connection.is_local() && !roster.enrolment->is_reachable(region)) {
-    throw slot_error(ErrorCode::unsupported, "post: peers cannot reach private memory", roster,
-                     batch, slot)
-        .with("region", region)
-        .hint("enroll memory that a memfd holds, or allow another way");
-  }
-  const auto reach = detail::reach_of(transfer, gives ? Side::source : Side::target);
-  if (!reach || reach->begin_bytes < 0 || reach->end_bytes > buffer->size_bytes) {
-    Error error = slot_error(ErrorCode::invalid_argument, "post: a transfer leaves its region",
-                             roster, batch, slot)
-                      .with("region", region)
-                      .with("region_bytes", buffer->size_bytes);
-    if (!reach) throw std::move(error).with("reach", "more than 63 bits");
-    throw std::move(error).with("begin", reach->begin_bytes).with("end", reach->end_bytes);
   }
 }
 
@@ -150,12 +108,9 @@ std::string ways_of(const Connection& connection) {
   return ways;
 }
 
-void offer(detail::Bench& bench, Connection& connection, std::span<const Transfer> transfers) {
-  for (const Transfer& transfer : transfers) {
-    const ShmWay way = detail::way_of(*bench.enrolment, connection, transfer.source_region);
-    if (way != ShmWay::automatic) detail::note_way(connection, way);
-    connection.packs |= way == ShmWay::ring;
-  }
+void offer(detail::Bench& bench, Connection& connection, const detail::BatchFacts& facts) {
+  connection.traffic.ways |= facts.ways;
+  connection.packs |= facts.packs;
   detail::publish(connection);
   // What fits is there at once, though this rank may be busy until it advances.
   detail::pack_turn(bench, connection, bench.ring_bytes);
@@ -237,17 +192,16 @@ Ticket PullTransport::post(const Batch& batch) {
   if (gives) detail::refresh_give(connection);
   check_attempt(roster_, batch, stream, cancelled_attempt_);
   const auto count = static_cast<std::int64_t>(batch.transfers.size());
-  std::int64_t slot = batch.attempt == stream.attempt() ? stream.posted() : 0;
+  const std::int64_t slot = batch.attempt == stream.attempt() ? stream.posted() : 0;
   if (count > detail::kSlotsMax - slot) {
-    throw slot_error(ErrorCode::limit_exceeded, "post: an attempt has too many transfers", roster_,
-                     batch, slot)
+    throw detail::slot_error(ErrorCode::limit_exceeded, "post: an attempt has too many transfers",
+                             roster_, batch, slot)
         .with("slots_max", detail::kSlotsMax);
   }
-  for (const Transfer& transfer : batch.transfers) {
-    check_transfer(roster_, connection, batch, slot++, transfer);
-  }
-  const std::int64_t first_slot = stream.append(batch.attempt, batch.transfers, batch.witness);
-  if (gives) offer(bench_, connection, batch.transfers);
+  const detail::BatchFacts facts = checker_.check(roster_, connection, batch, slot);
+  const std::int64_t first_slot =
+      stream.append(batch.attempt, batch.transfers, facts.bytes, batch.witness);
+  if (gives) offer(bench_, connection, facts);
   return {batch.peer, batch.direction, batch.attempt, first_slot, count};
 }
 

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "crossmesh/transport/detail/batch_check.h"
 #include "crossmesh/transport/detail/enrolment.h"
 #include "crossmesh/transport/detail/pull_turn.h"
 #include "crossmesh/transport/detail/roster.h"
@@ -54,6 +55,7 @@ class PullTransport final : public Transport {
   detail::Enrolment enrolment_;
   detail::Roster roster_;
   detail::Bench bench_;
+  detail::BatchChecker checker_;
   Attempt cancelled_attempt_ = 0;  // the highest
   int last_served_peer_ = -1;
 };

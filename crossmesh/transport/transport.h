@@ -77,6 +77,9 @@ struct Batch {
   Attempt attempt = 0;
   std::span<const Transfer> transfers;
   Witness* witness = nullptr;  // of a take batch; it outlives the ticket as the transfers do
+  // These very transfers are posted by other attempts as well: they are checked once.
+  // Requires: they stay as they are, and where they are, as long as the endpoint lives.
+  bool is_lasting = false;
 };
 
 struct Ticket {

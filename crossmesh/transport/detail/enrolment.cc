@@ -73,6 +73,7 @@ Region Enrolment::add(const Buffer& buffer) {
     }
     ++files_[static_cast<std::size_t>(file)].use_count;
   }
+  ++changes_;
   regions_.push_back({buffer, file, true});
   news_.push_back(about_region(region, buffer, file));
   return region;
@@ -81,6 +82,7 @@ Region Enrolment::add(const Buffer& buffer) {
 void Enrolment::remove(Region region) {
   OwnRegion& own = regions_[static_cast<std::size_t>(region)];
   news_.push_back({{.kind = MessageKind::retire, .region = region}});
+  ++changes_;
   own.is_live = false;
   if (own.file < 0) return;
   OwnFile& file = files_[static_cast<std::size_t>(own.file)];

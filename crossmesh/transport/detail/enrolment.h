@@ -39,6 +39,9 @@ class Enrolment {
   // Requires: there was such a region.
   bool is_mapped(Region region) const;
 
+  // Grows with every region that is added or removed.
+  std::int64_t changes() const { return changes_; }
+
   // What a present peer was told no word of yet; asking takes it.
   std::vector<Announcement> take_news();
 
@@ -60,6 +63,7 @@ class Enrolment {
 
   bool shares_addresses_;
   ShmWay way_;
+  std::int64_t changes_ = 0;
   std::vector<OwnFile> files_;
   std::vector<OwnRegion> regions_;
   std::vector<Announcement> news_;

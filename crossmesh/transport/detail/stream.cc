@@ -5,15 +5,8 @@
 #include <cassert>
 
 namespace crossmesh::detail {
-namespace {
-
-// Far above what matters, and far below what overflows.
-constexpr std::int64_t kBytesCap = std::int64_t{1} << 60;
-
-}  // namespace
-
 std::int64_t Stream::append(Attempt attempt, std::span<const Transfer> transfers,
-                            Witness* witness) {
+                            std::int64_t bytes, Witness* witness) {
   assert(attempt >= attempt_);
   if (attempt != attempt_) {
     assert(is_idle());
@@ -25,10 +18,7 @@ std::int64_t Stream::append(Attempt attempt, std::span<const Transfer> transfers
   const std::int64_t first_slot = posted_;
   posted_ += static_cast<std::int64_t>(transfers.size());
   if (!transfers.empty()) parts_.push_back({posted_, transfers, witness});
-  for (const Transfer& transfer : transfers) {
-    const std::int64_t bytes = element_count(transfer.nest) * transfer.nest.target_element_bytes;
-    bytes_ += std::min(bytes, kBytesCap - bytes_);
-  }
+  bytes_ += std::min(bytes, kBytesCap - bytes_);
   return first_slot;
 }
 

@@ -11,6 +11,10 @@
 
 namespace crossmesh::detail {
 
+// Bytes of many transfers are counted up to here: far above what matters, and far below what
+// overflows.
+inline constexpr std::int64_t kBytesCap = std::int64_t{1} << 60;
+
 class Stream {
  public:
   Attempt attempt() const { return attempt_; }
@@ -21,9 +25,10 @@ class Stream {
   bool is_stopped() const { return stopped_; }
   bool is_idle() const { return stopped_ || done_ == posted_; }
 
+  // `bytes`: of the transfers at the target.
   // Requires: `attempt` is not older than the stream's, and the stream is idle when it is newer.
   // Returns the first slot.
-  std::int64_t append(Attempt attempt, std::span<const Transfer> transfers,
+  std::int64_t append(Attempt attempt, std::span<const Transfer> transfers, std::int64_t bytes,
                       Witness* witness = nullptr);
 
   // Requires: done() <= slot < posted(), and the stream is not stopped.
