@@ -31,7 +31,7 @@ FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 LINE_COLUMNS_MAX = 100
 
-DECIDING = ("catalog", "layout", "source", "target", "plan", "schedule", "verify")
+DECIDING = ("catalog", "layout", "source", "target", "plan", "schedule", "verify", "profiles")
 IO_FILES = tuple(
     f"crossmesh/catalog/{name}" for name in ("read.h", "read.cc", "write.h", "write.cc")
 )
