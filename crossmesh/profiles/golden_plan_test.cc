@@ -5,6 +5,7 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "crossmesh/base/error.h"
@@ -336,7 +337,12 @@ std::string test_name(const ::testing::TestParamInfo<Line>& info) {
 
 INSTANTIATE_TEST_SUITE_P(line, GoldenPlan, ::testing::ValuesIn(lines()), test_name);
 
-TEST(GoldenPlanFile, has_every_line_that_was_recorded) { EXPECT_EQ(lines().size(), 153U); }
+TEST(GoldenPlanFile, has_every_line_that_was_recorded) {
+  EXPECT_EQ(lines().size(), 153U);
+  std::set<std::string> ids;
+  for (const Line& line : lines()) ids.insert(line.text["id"].get<std::string>());
+  for (const auto& [id, answer] : right_answers()) EXPECT_EQ(ids.count(id), 1U) << id;
+}
 
 }  // namespace
 }  // namespace crossmesh::profiles
