@@ -25,7 +25,7 @@ Router::Router(RouterFacts facts) : facts_(std::move(facts)) {
       facts_.workers_per_replica > 0 ? std::min(facts_.workers_per_replica, consumers) : consumers;
   if (consumers % width_ != 0) {
     throw Error(ErrorCode::invalid_argument,
-                "route: the ranks of a deployment number does not divide the consumers")
+                "route: the width of a deployment does not divide the consumers")
         .with("workers per replica", width_)
         .with("consumers", consumers);
   }

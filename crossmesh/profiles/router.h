@@ -23,7 +23,7 @@ struct RouterFacts {
 // A name that is listed twice has its last class and its last group.
 class Router {
  public:
-  // Throws: invalid_argument where the ranks of a deployment do not divide the consumers.
+  // Throws: invalid_argument where the width of a deployment does not divide the consumers.
   explicit Router(RouterFacts facts);
   Router(const Router&) = delete;
   Router& operator=(const Router&) = delete;
