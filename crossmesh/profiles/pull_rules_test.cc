@@ -238,7 +238,7 @@ std::vector<Ranks> frees_of(const ConsumerPlan& plan) {
   return result;
 }
 
-TEST(Layout, L1_L2_both_sides_compute_the_same_offsets) {
+TEST(Layout, L1_L2_P3_both_sides_compute_the_same_disjoint_places) {
   const std::vector<std::pair<DType, Shape>> slices = {
       {DType::f8_e4m3, {17}}, {DType::f32, {3}}, {DType::bf16, {5}},
       {DType::f64, {1, 7}},   {DType::u8, {1}},  {DType::bf16, {1024}}};
