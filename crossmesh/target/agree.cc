@@ -153,6 +153,10 @@ AgreedPlan agree(const std::vector<PublishedPlan>& plans) {
     throw Error(ErrorCode::invalid_argument, "agree: no engine rank published a plan")
         .with("ranks", plans.size());
   }
+  if (first->plan.empty()) {
+    throw Error(ErrorCode::invalid_argument, "agree: no tensor is planned")
+        .with("rank", first->rank);
+  }
   check_announced(plans);
   for (const PublishedPlan& published : plans) {
     if (!published.is_target) continue;

@@ -50,9 +50,9 @@ struct AgreedPlan {
 };
 
 // Throws: aborted with every rank's own error, before anything is compared; invalid_argument for
-// no engine rank, or a tensor announced twice; mismatch naming the tensor, the ranks and both
-// values: other tensors, another number of them, other placements or ways, or a geometry that is
-// not its rank's.
+// no engine rank, no tensor, or one that is announced twice; mismatch naming the tensor, the ranks
+// and both values: other tensors, another number of them, other placements or ways, or a geometry
+// that is not its rank's.
 AgreedPlan agree(const std::vector<PublishedPlan>& plans);
 
 }  // namespace crossmesh

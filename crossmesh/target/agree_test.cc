@@ -150,6 +150,12 @@ TEST(Agree, a_tensor_announced_twice) {
   EXPECT_EQ(error_of(published), "agree: a tensor is announced twice\n  tensor  n.weight");
 }
 
+TEST(Agree, nothing_is_planned) {
+  std::vector<PublishedPlan> published = plans();
+  for (PublishedPlan& one : published) one.plan.clear();
+  EXPECT_EQ(error_of(published), "agree: no tensor is planned\n  rank  2");
+}
+
 TEST(Agree, nobody_plans) {
   std::vector<PublishedPlan> published = plans();
   published.resize(2);
