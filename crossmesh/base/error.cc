@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crossmesh/base/error.h"
 
+#include <algorithm>
+
 namespace crossmesh {
 
 std::string_view name_of(ErrorCode code) {
@@ -49,6 +51,29 @@ void Error::append(std::string_view key, std::string_view value) {
   }
   text_.insert(hint_at_, line);
   hint_at_ += line.size();
+}
+
+ErrorParts parts_of(const Error& error) {
+  ErrorParts parts;
+  std::string* last = &parts.summary;
+  std::string_view rest = error.text();
+  while (true) {
+    const std::size_t end = std::min(rest.find('\n'), rest.size());
+    const std::string_view line = rest.substr(0, end);
+    const std::size_t gap = line.starts_with("  ") ? line.find("  ", 2) : std::string_view::npos;
+    if (gap != std::string_view::npos && gap > 2) {
+      const std::string_view key = line.substr(2, gap - 2);
+      const std::string_view value = line.substr(gap + 2);
+      last =
+          key == "hint" ? &parts.hint.emplace(value) : &parts.facts.emplace_back(key, value).second;
+    } else {
+      // The text's first line, or one more line of a value.
+      if (line.data() != error.text().data()) *last += '\n';
+      *last += line;
+    }
+    if (end == rest.size()) return parts;
+    rest.remove_prefix(end + 1);
+  }
 }
 
 }  // namespace crossmesh

@@ -7,9 +7,11 @@
 #include <fmt/format.h>
 
 #include <exception>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace crossmesh {
 
@@ -64,5 +66,15 @@ class Error : public std::exception {
   std::string text_;
   std::size_t hint_at_ = std::string::npos;
 };
+
+// An error's text taken apart. Facts are in the order of the text; a value may have several lines.
+struct ErrorParts {
+  std::string summary;
+  std::vector<std::pair<std::string, std::string>> facts;
+  std::optional<std::string> hint;
+
+  bool operator==(const ErrorParts&) const = default;
+};
+ErrorParts parts_of(const Error& error);
 
 }  // namespace crossmesh

@@ -23,5 +23,21 @@ TEST(Error, a_fact_added_by_a_caller_stays_before_the_hint) {
   EXPECT_EQ(error.code(), ErrorCode::io_failed);
 }
 
+TEST(Error, parts_are_those_that_it_was_made_of) {
+  const Error error = Error(ErrorCode::mismatch, "compile: shapes differ")
+                          .with("waiting for", "start from trainer 0 (rank 0)")
+                          .with("empty", "")
+                          .with("boxes", "[0:1]\n[1:2]")
+                          .with("rank", 3)
+                          .hint("check the config");
+  EXPECT_EQ(parts_of(error), (ErrorParts{"compile: shapes differ",
+                                         {{"waiting for", "start from trainer 0 (rank 0)"},
+                                          {"empty", ""},
+                                          {"boxes", "[0:1]\n[1:2]"},
+                                          {"rank", "3"}},
+                                         "check the config"}));
+  EXPECT_EQ(parts_of(Error(ErrorCode::internal, "")), ErrorParts());
+}
+
 }  // namespace
 }  // namespace crossmesh

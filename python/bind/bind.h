@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+// The functions that add each module's nouns and verbs to crossmesh._core. Bindings convert and
+// forward; what they forward to lives in the library.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace crossmesh::python {
+
+void bind_base(nanobind::module_& module);
+
+}  // namespace crossmesh::python

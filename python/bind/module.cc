@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python/bind/bind.h"
+
+NB_MODULE(_core, module) {
+  using namespace crossmesh::python;
+  module.attr("__doc__") = "The compiled half of crossmesh; use the names of `crossmesh`.";
+  bind_base(module);
+}
