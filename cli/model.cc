@@ -11,7 +11,7 @@
 #include "cli/expert_slots.h"
 #include "cli/layout_file.h"
 #include "crossmesh/base/error.h"
-#include "crossmesh/base/glob.h"
+#include "crossmesh/layout/opaque.h"
 #include "crossmesh/layout/spec.h"
 #include "crossmesh/source/shard.h"
 
@@ -126,22 +126,6 @@ Layout target_layout(const Model& model, const Request& request) {
     mark_opaque(target, pattern, "asked for by --opaque " + pattern);
   }
   return target;
-}
-
-void mark_opaque(Layout& target, const std::string& pattern, const std::string& reason) {
-  const int reason_index = static_cast<int>(target.reasons.size());
-  bool found = false;
-  for (Instance& instance : target.instances) {
-    const TensorInfo& tensor = target.tensors[static_cast<std::size_t>(instance.tensor)];
-    if (!glob_matches(pattern, tensor.name)) continue;
-    found = true;
-    if (instance.opaque_reason < 0) instance.opaque_reason = reason_index;
-  }
-  if (!found) {
-    throw Error(ErrorCode::invalid_argument, "mark opaque: no tensor of the engine matches")
-        .with("pattern", pattern);
-  }
-  target.reasons.push_back(reason);
 }
 
 void check_tied(const Model& model, const std::function<void(std::int64_t)>& on_progress) {

@@ -38,10 +38,6 @@ Layout source_layout(const Model& model, const Request& request);
 // Throws: as lay_out and mark_opaque.
 Layout target_layout(const Model& model, const Request& request);
 
-// Gives every instance of a tensor that `pattern` matches to the fallback, with `reason`.
-// Throws: invalid_argument when no wanted tensor matches.
-void mark_opaque(Layout& target, const std::string& pattern, const std::string& reason);
-
 // Compares a published lm_head.weight of a tied model with the embedding that it must equal.
 // `on_progress` gets the bytes compared so far. Does nothing where there are not two tensors, or
 // their bytes are not at hand.

@@ -18,6 +18,7 @@
 #include "cli/move_trainer.h"
 #include "cli/run_folder.h"
 #include "crossmesh/catalog/write.h"
+#include "crossmesh/layout/opaque.h"
 #include "crossmesh/schedule/schedule.h"
 #include "crossmesh/transport/inproc.h"
 
