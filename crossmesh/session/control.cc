@@ -103,7 +103,8 @@ Control::Control(const SessionOptions& options, Deadline deadline)
       sockets_->server.emplace(session, options.source_count + options.target_count);
       socket.bind(endpoint_of(session));
     } else {
-      const Lifeline& lifeline = sockets_->lifeline.emplace(session, rank_, deadline);
+      const Lifeline& lifeline =
+          sockets_->lifeline.emplace(session, rank_, deadline, options.on_wait);
       socket.set(zmq::sockopt::routing_id, routing_id(rank_, lifeline.incarnation()));
       socket.connect(endpoint_of(session));
     }

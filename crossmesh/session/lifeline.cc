@@ -152,7 +152,8 @@ std::vector<int> LifelineServer::fds() const {
   return fds;
 }
 
-Lifeline::Lifeline(const std::string& session, int rank, Deadline deadline) {
+Lifeline::Lifeline(const std::string& session, int rank, Deadline deadline,
+                   const std::function<void()>& on_wait) {
   const Address address = address_of(session);
   while (true) {
     fd_ = open_socket();
@@ -166,6 +167,7 @@ Lifeline::Lifeline(const std::string& session, int rank, Deadline deadline) {
           .with("session", session)
           .hint("rank 0 must be running with the same session name");
     }
+    if (on_wait) on_wait();
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   if (::getrandom(&incarnation_, sizeof incarnation_, 0) != sizeof incarnation_) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -49,8 +50,10 @@ class LifelineServer {
 
 class Lifeline {
  public:
-  // Blocks until the coordinator listens. Throws: timed_out, io_failed.
-  Lifeline(const std::string& session, int rank, Deadline deadline);
+  // Blocks until the coordinator listens; `on_wait`, if there is one, is called meanwhile.
+  // Throws: timed_out, io_failed, and what on_wait throws.
+  Lifeline(const std::string& session, int rank, Deadline deadline,
+           const std::function<void()>& on_wait = {});
 
   // Whether the coordinator's end has closed.
   bool ended() const;

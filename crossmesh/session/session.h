@@ -42,6 +42,9 @@ struct SessionOptions {
   // update, as long as `ready_timeout`.
   bool is_return = false;
   std::function<void(Phase)> on_phase;  // called when this rank enters a phase
+  // Called at least five times a second while this rank waits for others or moves bytes. What it
+  // throws ends the call, as any failure of this rank does.
+  std::function<void()> on_wait;
   // For tests: whether a control message of this kind, to this rank, is lost on its way.
   std::function<bool(std::string_view, int)> is_lost;
 };

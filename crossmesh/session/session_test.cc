@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <vector>
 
@@ -201,6 +202,24 @@ TEST(Session, a_loader_that_throws_ends_the_update_everywhere_and_leaves_its_eng
             "session: a callback failed\n  phase  move\n  at  engine 1 (rank 3)\n"
             "  what  no such parameter");
   EXPECT_EQ(errors[0], errors[3]);
+}
+
+TEST(Session, what_is_thrown_while_a_rank_waits_ends_the_call_everywhere) {
+  Job job;
+  std::atomic<bool> stops{false};
+  job.on_wait = [&](int rank) {
+    if (rank == 3 && stops) throw Error(ErrorCode::aborted, "wait: the caller gave up");
+  };
+  const auto errors = job.run([&](int rank, Session& session) {
+    session.join();
+    const Layout& own = job.is_source(rank) ? job.source : job.target;
+    RankMemory memory(own, job.side_rank(rank));
+    session.agree(own, job.options, memory.memory);
+    if (job.is_source(rank)) session.update(1);
+    if (rank == 3) stops = true;
+    if (!job.is_source(rank)) session.receive();
+  });
+  EXPECT_EQ(errors, std::vector<std::string>(6, "wait: the caller gave up"));
 }
 
 TEST(Session, memory_that_does_not_hold_a_parameter_is_refused) {

@@ -130,6 +130,7 @@ struct Job {
   Layout target = engine_layout();
   ScheduleOptions options;
   std::chrono::milliseconds timeout{5000};
+  std::function<void(int)> on_wait = {};
 
   int rank_count() const { return source.rank_count + target.rank_count; }
   bool is_source(int rank) const { return rank < source.rank_count; }
@@ -155,6 +156,7 @@ struct Job {
           session.rank = rank;
           session.timeout = timeout;
           session.is_return = is_return;
+          if (on_wait) session.on_wait = [this, rank] { on_wait(rank); };
           return std::make_unique<Session>(session, make_inproc({&hub, name, rank}));
         };
         try {

@@ -141,6 +141,7 @@ void Desk::serve(const Wait& wait) {
   // The coordinator knows best who is missing, so it gives up first.
   if (!is_coordinator() && !wait.moves) limit += limit / 4 + kReasonGrace;
   while (true) {
+    if (options_.on_wait) options_.on_wait();
     bool changed = false;
     try {
       changed = wait.work && wait.work();
