@@ -7,6 +7,8 @@
 
 namespace crossmesh::python {
 
-void bind_base(nanobind::module_& module);
+void bind_base(nanobind::module_& m);
+void bind_geometry(nanobind::module_& m);
+void bind_catalog(nanobind::module_& m);
 
 }  // namespace crossmesh::python

@@ -12,6 +12,13 @@ DType dtype_of(const DTypeOrName& dtype) {
       .hint("give a safetensors name such as BF16, or torch's such as bfloat16");
 }
 
+int checked_index(std::int64_t index, std::size_t count, std::string_view what) {
+  if (index >= 0 && static_cast<std::uint64_t>(index) < count) return static_cast<int>(index);
+  throw Error(ErrorCode::invalid_argument, std::string(what))
+      .with("index", index)
+      .with("count", count);
+}
+
 const char* enumerator_of(DType dtype) {
   switch (dtype) {
     case DType::boolean:

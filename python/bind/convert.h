@@ -6,7 +6,10 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/variant.h>
 
+#include <cstdint>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <variant>
 
 #include "crossmesh/base/dtype.h"
@@ -26,7 +29,53 @@ DType dtype_of(const DTypeOrName& dtype);
 // The word that C++ and Python use: `f8_e4m3`.
 const char* enumerator_of(DType dtype);
 
+// Enumerators cross as the words that C++ has for them. A specialization of Words names the
+// Literal type, what the word says, and the words.
+template <typename E>
+struct Words;
+
+template <typename E>
+std::string_view word_of(E value) {
+  for (const auto& [word, known] : Words<E>::kWords) {
+    if (known == value) return word;
+  }
+  return "";
+}
+
+template <typename E>
+struct Word {
+  std::string text;
+
+  // Throws: invalid_argument listing the words.
+  E get() const {
+    std::string words;
+    for (const auto& [word, value] : Words<E>::kWords) {
+      if (word == text) return value;
+      words += (words.empty() ? "" : ", ") + std::string(word);
+    }
+    throw Error(ErrorCode::invalid_argument, std::string(Words<E>::kWhat) + ": no such word")
+        .with("word", text)
+        .with("words", words);
+  }
+};
+
+// An index that came from Python. `what` is the verb and the missing thing: `pieces: no such rank`.
+// Throws: invalid_argument unless 0 <= index < count.
+int checked_index(std::int64_t index, std::size_t count, std::string_view what);
+
 }  // namespace crossmesh::python
+
+template <typename E>
+struct nanobind::detail::type_caster<crossmesh::python::Word<E>> {
+  NB_TYPE_CASTER(crossmesh::python::Word<E>, crossmesh::python::Words<E>::kLiteral)
+
+  bool from_python(handle source, std::uint8_t flags, cleanup_list* cleanup) noexcept {
+    make_caster<std::string> text;
+    if (!text.from_python(source, flags, cleanup)) return false;
+    value.text = std::move(text.value);
+    return true;
+  }
+};
 
 // Shapes, indexes and strides are tuples of integers; any sequence of them will do.
 template <>

@@ -5,4 +5,6 @@ NB_MODULE(_core, module) {
   using namespace crossmesh::python;
   module.attr("__doc__") = "The compiled half of crossmesh; use the names of `crossmesh`.";
   bind_base(module);
+  bind_geometry(module);
+  bind_catalog(module);
 }
