@@ -10,5 +10,8 @@ namespace crossmesh::python {
 void bind_base(nanobind::module_& m);
 void bind_geometry(nanobind::module_& m);
 void bind_catalog(nanobind::module_& m);
+void bind_layout(nanobind::module_& m);
+void bind_source(nanobind::module_& m);
+void bind_target(nanobind::module_& m);
 
 }  // namespace crossmesh::python

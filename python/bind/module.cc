@@ -7,4 +7,7 @@ NB_MODULE(_core, module) {
   bind_base(module);
   bind_geometry(module);
   bind_catalog(module);
+  bind_layout(module);
+  bind_source(module);
+  bind_target(module);
 }
