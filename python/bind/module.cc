@@ -10,4 +10,7 @@ NB_MODULE(_core, module) {
   bind_layout(module);
   bind_source(module);
   bind_target(module);
+  bind_plan(module);
+  bind_schedule(module);
+  bind_verify(module);
 }

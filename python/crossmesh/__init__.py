@@ -1,5 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves updated model weights from trainer ranks into the live parameters of engine ranks."""
+"""Moves updated model weights from trainer ranks into the live parameters of engine ranks.
+
+    >>> source = crossmesh.shard(catalog, "fsdp=2")
+    >>> target = crossmesh.family(config, catalog, "tp=2")
+    >>> plan = crossmesh.compile(source, target)
+    >>> crossmesh.verify(plan).right
+    True
+"""
 
 from __future__ import annotations
 
@@ -9,7 +16,10 @@ from crossmesh._core import (
     Catalog,
     Checkpoint,
     CheckpointFile,
+    Copy,
     DType,
+    Fault,
+    Group,
     Instance,
     Layout,
     LayoutClass,
@@ -18,13 +28,23 @@ from crossmesh._core import (
     ParameterClass,
     Piece,
     PlacedPiece,
+    Plan,
+    PlanClass,
+    PlanInstance,
     Reserve,
+    Schedule,
+    ScheduleOptions,
     Space,
+    Step,
     StridedRegion,
     TensorInfo,
+    Totals,
     Unused,
+    Verdict,
     View,
+    arrange,
     bit_size,
+    compile,
     dtype_from_name,
     expert_form_of,
     families,
@@ -37,6 +57,7 @@ from crossmesh._core import (
     read,
     shard,
     tensors_of,
+    verify,
 )
 from crossmesh._error import Error
 from crossmesh._files import read_config, read_layout, write_layout
@@ -47,8 +68,11 @@ __all__ = [
     "Catalog",
     "Checkpoint",
     "CheckpointFile",
+    "Copy",
     "DType",
     "Error",
+    "Fault",
+    "Group",
     "Instance",
     "Layout",
     "LayoutClass",
@@ -57,13 +81,23 @@ __all__ = [
     "ParameterClass",
     "Piece",
     "PlacedPiece",
+    "Plan",
+    "PlanClass",
+    "PlanInstance",
     "Reserve",
+    "Schedule",
+    "ScheduleOptions",
     "Space",
+    "Step",
     "StridedRegion",
     "TensorInfo",
+    "Totals",
     "Unused",
+    "Verdict",
     "View",
+    "arrange",
     "bit_size",
+    "compile",
     "dtype_from_name",
     "expert_form_of",
     "families",
@@ -78,5 +112,6 @@ __all__ = [
     "read_layout",
     "shard",
     "tensors_of",
+    "verify",
     "write_layout",
 ]
