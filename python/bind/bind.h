@@ -16,5 +16,6 @@ void bind_target(nanobind::module_& m);
 void bind_plan(nanobind::module_& m);
 void bind_schedule(nanobind::module_& m);
 void bind_verify(nanobind::module_& m);
+void bind_memory(nanobind::module_& m);
 
 }  // namespace crossmesh::python

@@ -13,4 +13,5 @@ NB_MODULE(_core, module) {
   bind_plan(module);
   bind_schedule(module);
   bind_verify(module);
+  bind_memory(module);
 }
