@@ -17,5 +17,7 @@ void bind_plan(nanobind::module_& m);
 void bind_schedule(nanobind::module_& m);
 void bind_verify(nanobind::module_& m);
 void bind_memory(nanobind::module_& m);
+void bind_transport(nanobind::module_& m);
+void bind_session(nanobind::module_& m);
 
 }  // namespace crossmesh::python

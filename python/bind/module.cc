@@ -14,4 +14,6 @@ NB_MODULE(_core, module) {
   bind_schedule(module);
   bind_verify(module);
   bind_memory(module);
+  bind_transport(module);
+  bind_session(module);
 }
