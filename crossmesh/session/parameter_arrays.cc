@@ -114,6 +114,9 @@ class Gatherer {
           .with("array", to_string(array.strides))
           .hint("give the parameter's own memory; a copy would not be seen by the engine");
     }
+    if (!array.data && parameter_bytes(layout_, rank_, p) > 0) {
+      throw refusal(ErrorCode::invalid_argument, "an array has no address", p);
+    }
     if (use_ == MemoryUse::take && !array.is_writable) {
       throw refusal(ErrorCode::invalid_argument, "an array to take into is read-only", p);
     }

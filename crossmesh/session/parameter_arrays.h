@@ -36,9 +36,9 @@ enum class MemoryUse : std::uint8_t { give, take };
 // enough. Arrays inside an enclosing buffer are places in it; each other is a buffer of its own.
 // Requires: 0 <= rank < layout.rank_count.
 // Throws: invalid_argument, naming the parameter: it has no array, an array has no parameter here,
-// or what is taken into is read-only or overlaps another; mismatch: the array has another dtype,
-// shape or strides than the layout, or lies apart from the one whose storage it shares; unsupported
-// for a parameter that does not end on a byte.
+// has no address, or is taken into and is read-only or overlaps another; mismatch: the array has
+// another dtype, shape or strides than the layout, or lies apart from the one whose storage it
+// shares; unsupported for a parameter that does not end on a byte.
 ParameterMemory memory_of_arrays(const Layout& layout, int rank, const ParameterArrays& arrays,
                                  MemoryUse use);
 

@@ -106,6 +106,10 @@ TEST(ParameterArrays, what_does_not_fit_the_layout_is_named) {
             "  layout  [3, 1]\n  array  [1, 2]\n"
             "  hint  give the parameter's own memory; a copy would not be seen by the engine");
 
+  Memory null;
+  null.array("b").data = nullptr;
+  EXPECT_EQ(null.refusal(), "memory: an array has no address\n  parameter  b\n  rank  0");
+
   Memory apart;
   apart.arrays.array_by_name["c"] = apart.array("a");
   EXPECT_EQ(apart.refusal(), "accepted: 0@0 1@0 0@0 -1@0 [0+12][12+8]");
