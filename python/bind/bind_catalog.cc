@@ -87,9 +87,9 @@ void bind_catalog_class(nb::module_& m) {
 
 Example:
     >>> catalog = crossmesh.Catalog([crossmesh.TensorInfo("w", "F32", [2, 3])])
-    >>> print(catalog.explain())
+    >>> print(catalog.explain(), end="")
     w  F32  [2, 3]
-    1 tensor, 6 elements, 24 bytes
+    1 tensors, 6 elements, 24 bytes
 )");
   catalog
       .def(
@@ -158,9 +158,9 @@ and `dlpack` return are read-only views of the mapping, which they keep alive.
 Example:
     >>> checkpoint = crossmesh.read(folder)
     >>> checkpoint.catalog["model.norm.weight"].shape
-    (32,)
+    (40,)
     >>> len(checkpoint.bytes("model.norm.weight"))
-    64
+    80
 )");
   checkpoint
       .def_prop_ro("catalog", &Checkpoint::catalog, nb::rv_policy::reference_internal,
@@ -227,6 +227,7 @@ void bind_catalog(nb::module_& m) {
   bind_file(m);
   bind_checkpoint(m);
   m.def("read", &read, "path"_a, nb::call_guard<nb::gil_scoped_release>(),
+        nb::sig("def read(path: str | os.PathLike[str]) -> Checkpoint"),
         R"(Opens a checkpoint: a `.safetensors` file, an index of several, or a folder.
 
 Raises:
@@ -235,9 +236,10 @@ Raises:
 
 Example:
     >>> crossmesh.read(folder).catalog
-    Catalog(tensors=26, bytes=104576)
+    Catalog(tensors=35, bytes=63728)
 )");
   m.def("find_config", &find_config, "path"_a,
+        nb::sig("def find_config(path: str | os.PathLike[str]) -> pathlib.Path | None"),
         R"(Returns the `config.json` in the folder of a checkpoint, or None.
 
 `path` is the folder, or a file in it.

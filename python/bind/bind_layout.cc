@@ -195,7 +195,7 @@ Raises:
 
 Example:
     >>> crossmesh.shard(catalog, "fsdp=2").pieces(1, "model.norm.weight")
-    [PlacedPiece(parameter=25, box=[16:32], offset=0, strides=[1])]
+    [PlacedPiece(parameter=33, box=[20:40], offset=0, strides=[1])]
 )")
       .def(
           "has_parameter",
@@ -271,7 +271,7 @@ void bind_layout(nb::module_& m) {
 Example:
     >>> layout = crossmesh.shard(catalog, "fsdp=2")
     >>> layout.rank_count, layout.local_shape(0, "model.norm.weight")
-    (2, (16,))
+    (2, (20,))
 )");
   bind_fields(layout);
   bind_questions(layout);

@@ -129,7 +129,7 @@ std::int64_t bytes_of(const ParameterMemory& memory) {
 void bind_shared_memory(nb::module_& m) {
   nb::class_<SharedMemory> shared(m, "SharedMemory",
                                   "Zeroed memory in a memfd, which engines map. A buffer of bytes: "
-                                  "`numpy.frombuffer(shared, dtype)` is a view of it.",
+                                  "`numpy.frombuffer(memoryview(shared), dtype)` is a view of it.",
                                   nb::type_slots(shared_memory_slots));
   shared.def_prop_ro("bytes", [](const SharedMemory& s) { return s.mapping.bytes(); })
       .def_prop_ro("fd", [](const SharedMemory& s) { return s.fd.get(); })
@@ -290,7 +290,7 @@ Example:
     ...     for parameter in layout.parameters
     ... }
     >>> crossmesh.ParameterMemory(layout, 0, arrays)
-    ParameterMemory(rank=0, parameters=18, bytes=53952, buffers=18)
+    ParameterMemory(rank=0, parameters=23, bytes=34384, buffers=23)
 )");
   bind_making(memory);
   bind_views(memory);

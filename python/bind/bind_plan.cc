@@ -75,7 +75,7 @@ void bind_plan(nb::module_& m) {
 Example:
     >>> plan = crossmesh.compile(source, target)
     >>> plan.copy_count, plan.unused
-    (74, [])
+    (98, [])
 )");
   plan.def_ro("source", &Plan::source)
       .def_ro("target", &Plan::target)
@@ -116,7 +116,7 @@ Raises:
 
 Example:
     >>> crossmesh.compile(source, target)
-    Plan(source_ranks=2, target_ranks=2, classes=8, instances=26, copies=74)
+    Plan(source_ranks=2, target_ranks=2, classes=10, instances=35, copies=98)
 )");
 }
 

@@ -97,7 +97,7 @@ Raises:
 
 Example:
     >>> crossmesh.arrange(plan, route="packed", staging_bytes_max=4096).staging_slot_bytes
-    1024
+    2048
 )");
 }
 
@@ -113,7 +113,7 @@ Example:
     >>> [group.name for group in schedule.groups]
     ['before', 'model.layers.0', 'model.layers.1', 'after']
     >>> schedule.totals().bytes_needed
-    107968
+    64448
 )");
   schedule.def_ro("plan", &Schedule::plan)
       .def_ro("options", &Schedule::options)

@@ -3,6 +3,7 @@
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <nlohmann/json.hpp>
@@ -38,7 +39,27 @@ struct Words<EngineState::Kind> {
 namespace {
 
 using Stage = PythonSession::Stage;
-using std::chrono::milliseconds;
+using Seconds = std::variant<std::chrono::microseconds, double>;
+
+// Years are as good as for ever, and still fit.
+constexpr double kSecondsMax = 1e9;
+
+double seconds_of(std::chrono::milliseconds limit) {
+  return std::chrono::duration<double>(limit).count();
+}
+
+std::chrono::milliseconds limit_of(std::string_view name, const Seconds& given) {
+  const auto* duration = std::get_if<std::chrono::microseconds>(&given);
+  const double seconds =
+      duration ? std::chrono::duration<double>(*duration).count() : std::get<double>(given);
+  if (seconds >= 0 && seconds <= kSecondsMax) {
+    return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+  }
+  throw Error(ErrorCode::invalid_argument, "session: a time limit is out of range")
+      .with("limit", name)
+      .with("seconds", seconds)
+      .with("largest", kSecondsMax);
+}
 
 int traverse(PyObject* self, visitproc visit, void* argument) {
   if (const int result = visit(reinterpret_cast<PyObject*>(Py_TYPE(self)), argument)) return result;
@@ -144,25 +165,24 @@ void bind_init(nb::class_<PythonSession>& session) {
   session.def(
       "__init__",
       [](PythonSession* self, std::string name, int source_count, int target_count, int rank,
-         PythonTransport& transport, milliseconds timeout, milliseconds agree_timeout,
-         milliseconds ready_timeout, const Word<DigestMode>& digest, bool is_return,
-         nb::object on_phase) {
+         PythonTransport& transport, Seconds timeout, Seconds agree_timeout, Seconds ready_timeout,
+         const Word<DigestMode>& digest, bool is_return, nb::object on_phase) {
         SessionOptions options;
         options.session = std::move(name);
         options.source_count = source_count;
         options.target_count = target_count;
         options.rank = rank;
-        options.timeout = timeout;
-        options.agree_timeout = agree_timeout;
-        options.ready_timeout = ready_timeout;
+        options.timeout = limit_of("timeout", timeout);
+        options.agree_timeout = limit_of("agree_timeout", agree_timeout);
+        options.ready_timeout = limit_of("ready_timeout", ready_timeout);
         options.digest = digest.get();
         options.is_return = is_return;
         new (self) PythonSession(std::move(options), transport, std::move(on_phase));
       },
       nb::kw_only(), "session"_a, "source_count"_a, "target_count"_a, "rank"_a, "transport"_a,
-      "timeout"_a = usual.timeout, "agree_timeout"_a = usual.agree_timeout,
-      "ready_timeout"_a = usual.ready_timeout, "digest"_a = "sampled", "is_return"_a = false,
-      "on_phase"_a = nb::none(),
+      "timeout"_a = seconds_of(usual.timeout), "agree_timeout"_a = seconds_of(usual.agree_timeout),
+      "ready_timeout"_a = seconds_of(usual.ready_timeout), "digest"_a = "sampled",
+      "is_return"_a = false, "on_phase"_a = nb::none(),
       nb::sig("def __init__(self, *, session: str, source_count: int, target_count: int, "
               "rank: int, transport: Transport, timeout: datetime.timedelta | float = 10.0, "
               "agree_timeout: datetime.timedelta | float = 60.0, "

@@ -35,7 +35,7 @@ Source: uneven extents follow torch.chunk; the order of tp and fsdp follows torc
 
 Example:
     >>> crossmesh.shard(catalog, "fsdp=2")
-    Layout(ranks=2, tensors=26, parameters=26, classes=5)
+    Layout(ranks=2, tensors=35, parameters=35, classes=8)
 )");
 }
 

@@ -78,7 +78,7 @@ Raises:
 
 Example:
     >>> crossmesh.parse_config(config_text)
-    ModelConfig(model_type=llama, layers=2, hidden=32, heads=4, dtype=BF16)
+    ModelConfig(model_type=llama, layers=2, hidden=40, heads=4, dtype=BF16)
 )");
 }
 
@@ -164,7 +164,7 @@ placement as vLLM 0.32 lays them.
 
 Example:
     >>> crossmesh.lay_out(config, "tp=2")
-    Layout(ranks=2, tensors=26, parameters=18, classes=7)
+    Layout(ranks=2, tensors=35, parameters=23, classes=10)
 )");
 }
 
@@ -197,7 +197,7 @@ Raises:
 Example:
     >>> target = crossmesh.family(config, catalog, "tp=2")
     >>> target.local_shape(0, "model.layers.0.self_attn.qkv_proj.weight")
-    (32, 32)
+    (40, 40)
 )");
 }
 

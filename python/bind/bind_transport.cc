@@ -57,7 +57,7 @@ void bind_transport(nb::module_& m) {
         InprocHub& meeting = nb::cast<InprocHub&>(hub_object);
         auto made = make_inproc({&meeting, session_name, rank});
         const std::string name(made->name());
-        return PythonTransport{std::move(made), name, hub_object};
+        return PythonTransport{hub_object, name, std::move(made)};
       },
       "hub"_a, "session_name"_a, "rank"_a,
       nb::sig("def make_inproc(hub: InprocHub, session_name: str, rank: int) -> Transport"),
@@ -82,7 +82,7 @@ Example:
         auto made =
             make_shm({std::move(session_name), rank, way.get(), copies_within_process, ring_bytes});
         const std::string name(made->name());
-        return PythonTransport{std::move(made), name, nb::none()};
+        return PythonTransport{nb::none(), name, std::move(made)};
       },
       "session_name"_a, "rank"_a, nb::kw_only(), "way"_a = "automatic",
       "copies_within_process"_a = true, "ring_bytes"_a = ShmOptions().ring_bytes,

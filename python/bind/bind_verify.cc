@@ -47,7 +47,7 @@ void bind_verify(nb::module_& m) {
 
 Example:
     >>> crossmesh.verify(plan)
-    Verdict(right=true, checked_copies=74, faults=0)
+    Verdict(right=true, checked_copies=25, faults=0)
 )");
 }
 

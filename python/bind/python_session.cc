@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python/bind/python_session.h"
 
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+
 #include "crossmesh/base/error.h"
 #include "python/bind/arrays.h"
 
@@ -99,24 +102,42 @@ FallbackLoader PythonSession::hold(nb::object memory, nb::object loader, nb::han
 }
 
 void PythonSession::load(const TensorInfo& tensor, std::span<const std::byte> bytes) {
-  const nb::object view =
-      bytes_view(bytes.data(), static_cast<std::int64_t>(bytes.size()), false, self_);
-  loader_(nb::cast(tensor, nb::rv_policy::copy), view);
+  // Every view of the bytes holds the owner, which holds this session and with it the bytes.
+  const nb::object owner = nb::capsule(self_.inc_ref().ptr(), [](void* self) noexcept {
+    nb::handle(static_cast<PyObject*>(self)).dec_ref();
+  });
+  nb::object view = bytes_view(bytes.data(), static_cast<std::int64_t>(bytes.size()), false, owner);
+  const auto end_views = [&] {
+    PyObject* released = PyObject_CallMethod(view.ptr(), "release", nullptr);
+    if (!released) PyErr_Clear();
+    Py_XDECREF(released);
+    view.reset();
+    if (Py_REFCNT(owner.ptr()) > 1) PyGC_Collect();
+    has_kept_views_ |= Py_REFCNT(owner.ptr()) > 1;
+    return Py_REFCNT(owner.ptr()) == 1;
+  };
   try {
-    view.attr("release")();
-  } catch (nb::python_error& error) {
-    has_kept_views_ = true;
-    nb::raise_from(error, PyExc_BufferError,
-                   "the loader keeps a view of a tensor whose bytes are gone; copy what it keeps");
+    loader_(nb::cast(tensor, nb::rv_policy::copy), view);
+  } catch (nb::python_error&) {
+    end_views();
+    throw;
   }
+  if (end_views()) return;
+  PyErr_SetString(PyExc_BufferError,
+                  "the loader keeps a view of a tensor whose bytes are gone; copy what it keeps");
+  throw nb::python_error();
 }
 
 void PythonSession::close() {
   const Busy busy(*this, "close");
   is_closed_ = true;
+  drop_callbacks();
   if (has_kept_views_) return;
-  nb::gil_scoped_release release;
-  session_.reset();
+  {
+    nb::gil_scoped_release release;
+    session_.reset();
+  }
+  memory_ = nb::none();
 }
 
 int PythonSession::traverse(visitproc visit, void* argument) const {

@@ -20,9 +20,9 @@ namespace crossmesh::python {
 
 // A transport until a session takes it.
 struct PythonTransport {
-  std::unique_ptr<Transport> transport;
+  nanobind::object hub;  // ends after the transport, which is in it
   std::string name;
-  nanobind::object hub;  // that it must not outlive
+  std::unique_ptr<Transport> transport;
 };
 
 class PythonSession {
