@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Moves updated model weights from trainer ranks into the live parameters of engine ranks.
 
-    >>> source = crossmesh.shard(catalog, "fsdp=2")
-    >>> target = crossmesh.family(config, catalog, "tp=2")
-    >>> plan = crossmesh.compile(source, target)
-    >>> crossmesh.verify(plan).right
-    True
+>>> source = crossmesh.shard(catalog, "fsdp=2")
+>>> target = crossmesh.family(config, catalog, "tp=2")
+>>> plan = crossmesh.compile(source, target)
+>>> crossmesh.verify(plan).right
+True
 """
 
 from __future__ import annotations

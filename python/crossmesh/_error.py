@@ -26,7 +26,7 @@ class Error(Exception):
         ...     crossmesh.read("no-such-folder")
         ... except crossmesh.Error as error:
         ...     print(error.code, error.facts)
-        invalid_argument {'path': 'no-such-folder'}
+        invalid_argument {'file': 'no-such-folder'}
     """
 
     code: str
@@ -56,7 +56,5 @@ class Error(Exception):
         return _restored, (self.code, self.summary, self.facts, self.hint, str(self))
 
 
-def _restored(
-    code: str, summary: str, facts: dict[str, str], hint: str | None, text: str
-) -> Error:
+def _restored(code: str, summary: str, facts: dict[str, str], hint: str | None, text: str) -> Error:
     return Error(code, summary, facts, hint, text=text)
