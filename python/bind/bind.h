@@ -13,6 +13,8 @@ void bind_catalog(nanobind::module_& m);
 void bind_layout(nanobind::module_& m);
 void bind_source(nanobind::module_& m);
 void bind_target(nanobind::module_& m);
+void bind_chain(nanobind::module_& m);
+void bind_bake(nanobind::module_& m);
 void bind_plan(nanobind::module_& m);
 void bind_schedule(nanobind::module_& m);
 void bind_verify(nanobind::module_& m);

@@ -10,6 +10,8 @@ NB_MODULE(_core, module) {
   bind_layout(module);
   bind_source(module);
   bind_target(module);
+  bind_chain(module);
+  bind_bake(module);
   bind_plan(module);
   bind_schedule(module);
   bind_verify(module);
