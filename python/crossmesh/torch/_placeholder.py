@@ -1,0 +1,654 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors without values, that record what a loader does to them.
+
+A `RecordingTensor` stands for a checkpoint tensor after a chain of calls. Its shape, its dtype and
+the calls that chains record are answered here, from geometry that C++ keeps once for all tensors;
+only copies, function spellings and what is refused enter `__torch_function__`. Where a loader does
+something else, an `OpaqueTensor` goes on in its place: values unknown, but whose they are is known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn
+
+import torch
+
+from crossmesh import _core
+from crossmesh._error import Error
+
+__all__ = ["OpaqueTensor", "RecordingTensor", "Recording", "Refused", "placeholder"]
+
+SUPPORTED = (
+    "narrow, view, reshape, __getitem__, unsqueeze, squeeze, transpose, t, permute, flatten, "
+    "contiguous, chunk, unbind, split, select"
+)
+
+
+class Refused(Error, NotImplementedError):
+    """A loader did something to a tensor that no chain records."""
+
+
+class _IndexRefused(Error, IndexError):
+    pass
+
+
+class _RuntimeRefused(Error, RuntimeError):
+    pass
+
+
+class _TypeRefused(Error, TypeError):
+    pass
+
+
+class _ValueRefused(Error, ValueError):
+    pass
+
+
+_AS_TORCH: dict[str, type[Error]] = {
+    "IndexError": _IndexRefused,
+    "RuntimeError": _RuntimeRefused,
+    "TypeError": _TypeRefused,
+    "ValueError": _ValueRefused,
+}
+
+_DTYPE_OF_TORCH: dict[torch.dtype, _core.DType] = {}
+_TORCH_OF_DTYPE: dict[_core.DType, torch.dtype] = {}
+for _value in vars(torch).values():
+    if isinstance(_value, torch.dtype):
+        _dtype = _core.dtype_from_name(str(_value))
+        # float4_e2m1fn_x2 holds two elements; crossmesh counts each.
+        if _dtype is not None and _core.bit_size(_dtype) == 8 * _value.itemsize:
+            _DTYPE_OF_TORCH[_value] = _dtype
+            _TORCH_OF_DTYPE[_dtype] = _value
+
+
+def wire_dtype(dtype: torch.dtype) -> _core.DType | None:
+    """Returns crossmesh's dtype, or None where there is no wire form."""
+    return _DTYPE_OF_TORCH.get(dtype)
+
+
+def torch_dtype(dtype: _core.DType) -> torch.dtype | None:
+    """Returns torch's dtype, or None where torch has none."""
+    return _TORCH_OF_DTYPE.get(dtype)
+
+
+class _Node:
+    """A chain, as all tensors of one geometry share it."""
+
+    __slots__ = ("chain", "dtype", "numel", "offset", "shape", "steps", "strides", "wire")
+
+    def __init__(self, book: _core.ChainBook, chain: int) -> None:
+        self.chain = chain
+        self.wire, sizes, self.strides, self.offset = book.geometry(chain)
+        self.shape = torch.Size(sizes)
+        self.dtype = _TORCH_OF_DTYPE[self.wire]
+        self.numel = math.prod(sizes)
+        self.steps: dict[Any, Any] = {}
+
+
+class Recording:
+    """The chains of one run, and what happens to copies and to calls that no chain records.
+
+    On its own it is strict: a copy goes nowhere, so it is refused, as is every unrecorded call.
+    """
+
+    def __init__(self) -> None:
+        self.book = _core.ChainBook()
+        self.names: list[str] = []
+        self._nodes: dict[int, _Node] = {}
+
+    def start(self, name: str, shape: Sequence[int], dtype: torch.dtype) -> RecordingTensor:
+        """Returns the placeholder of a whole tensor."""
+        chain = self.book.start(_DTYPE_OF_TORCH[dtype], tuple(shape))
+        self.names.append(name)
+        return _placed(self, len(self.names) - 1, self.node(chain))
+
+    def node(self, chain: int) -> _Node:
+        node = self._nodes.get(chain)
+        if node is None:
+            node = self._nodes[chain] = _Node(self.book, chain)
+        return node
+
+    def copied(self, target: torch.Tensor, source: RecordingTensor) -> torch.Tensor:
+        """Takes a copy into a tensor that is no placeholder."""
+        refuse(source, "copy_", "there is no sink for copies")
+
+    def refused(
+        self, error: Refused, func: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        """Goes on after a call that no chain records, or raises."""
+        raise error
+
+
+def _error_of(tensor: RecordingTensor, call: str, why: str) -> Refused:
+    recording = tensor._recording
+    return Refused(
+        "unsupported",
+        f"{call}: {why}",
+        {
+            "tensor": repr(recording.names[tensor._tensor]),
+            "chain": recording.book.calls(tensor._node.chain),
+            "supported": SUPPORTED,
+        },
+    )
+
+
+def refuse(tensor: RecordingTensor, call: str, why: str) -> NoReturn:
+    """Raises Refused for a call on a placeholder."""
+    raise _error_of(tensor, call, why)
+
+
+def _placed(recording: Recording, tensor: int, node: _Node) -> RecordingTensor:
+    made: RecordingTensor = torch.Tensor._make_subclass(RecordingTensor, _nothing)
+    made._recording = recording
+    made._tensor = tensor
+    made._node = node
+    return made
+
+
+def placeholder(name: str, shape: Sequence[int], dtype: torch.dtype) -> RecordingTensor:
+    """Returns a placeholder by itself; it refuses what no chain records, and every copy."""
+    return Recording().start(name, shape, dtype)
+
+
+def _name_of(func: Any) -> str:
+    """The name of a torch function as one would call it: `Tensor.add_`, `torch.cat`."""
+    name = getattr(func, "__name__", None) or str(func)
+    if name in ("__get__", "__set__", "__delete__"):
+        name = getattr(getattr(func, "__self__", None), "__name__", name)
+    return str(name)
+
+
+def _first_recording(values: Any) -> RecordingTensor | None:
+    for value in values:
+        if isinstance(value, RecordingTensor):
+            return value
+        if isinstance(value, (list, tuple)):
+            found = _first_recording(value)
+            if found is not None:
+                return found
+    return None
+
+
+def _translated(error: Error) -> Error:
+    kind = _AS_TORCH.get(error.facts.get("torch raises", ""))
+    if kind is None:
+        return error
+    return kind(error.code, error.summary, error.facts, error.hint, text=str(error))
+
+
+_VALUES = "needs values, and a placeholder has none"
+
+
+class RecordingTensor(torch.Tensor):
+    """A checkpoint tensor after a chain of calls, without values."""
+
+    _recording: Recording
+    _tensor: int
+    _node: _Node
+
+    # -- What it is ------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> torch.Size:  # type: ignore[override]
+        return self._node.shape
+
+    @property
+    def dtype(self) -> torch.dtype:  # type: ignore[override]
+        return self._node.dtype
+
+    @property
+    def ndim(self) -> int:  # type: ignore[override]
+        return len(self._node.shape)
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return _cpu
+
+    @property
+    def is_meta(self) -> bool:  # type: ignore[override]
+        return False
+
+    @property
+    def is_cpu(self) -> bool:  # type: ignore[override]
+        return True
+
+    @property
+    def is_cuda(self) -> bool:  # type: ignore[override]
+        return False
+
+    @property
+    def is_sparse(self) -> bool:  # type: ignore[override]
+        return False
+
+    @property
+    def is_quantized(self) -> bool:  # type: ignore[override]
+        return False
+
+    @property
+    def layout(self) -> torch.layout:  # type: ignore[override]
+        return torch.strided
+
+    @property
+    def requires_grad(self) -> bool:  # type: ignore[override]
+        return False
+
+    @property
+    def grad(self) -> None:  # type: ignore[override]
+        return None
+
+    @property
+    def itemsize(self) -> int:  # type: ignore[override]
+        return self._node.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:  # type: ignore[override]
+        return self._node.numel * self._node.dtype.itemsize
+
+    @property
+    def data(self) -> RecordingTensor:  # type: ignore[override]
+        return self
+
+    def detach(self) -> RecordingTensor:
+        return self
+
+    def size(self, dim: int | None = None) -> Any:
+        if dim is None:
+            return self._node.shape
+        return self._node.shape[self._wrapped(dim)]
+
+    def stride(self, dim: int | None = None) -> Any:
+        if dim is None:
+            return self._node.strides
+        return self._node.strides[self._wrapped(dim)]
+
+    def _wrapped(self, dim: int) -> int:
+        dims = len(self._node.shape)
+        if not -dims <= dim < dims:
+            raise IndexError(
+                f"Dimension out of range (expected to be in range of [{-dims}, {dims - 1}], "
+                f"but got {dim})"
+            )
+        return dim
+
+    def dim(self) -> int:
+        return len(self._node.shape)
+
+    def numel(self) -> int:
+        return self._node.numel
+
+    nelement = numel
+    ndimension = dim
+
+    def element_size(self) -> int:
+        return self._node.dtype.itemsize
+
+    def storage_offset(self) -> int:
+        return self._node.offset
+
+    def data_ptr(self) -> int:
+        return 0
+
+    def get_device(self) -> int:
+        return -1
+
+    def is_floating_point(self) -> bool:
+        return self._node.dtype.is_floating_point
+
+    def is_complex(self) -> bool:
+        return self._node.dtype.is_complex
+
+    def is_contiguous(self, memory_format: Any = torch.contiguous_format) -> bool:
+        node = self._node
+        with torch._C.DisableTorchFunctionSubclass():
+            return _meta_of(node).is_contiguous(memory_format=memory_format)
+
+    def __len__(self) -> int:
+        if not self._node.shape:
+            raise TypeError("len() of a 0-d tensor")
+        return self._node.shape[0]
+
+    def __repr__(self, *args: Any, **kwargs: Any) -> str:
+        recording = self._recording
+        chain = recording.book.calls(self._node.chain)
+        return (
+            f"RecordingTensor({recording.names[self._tensor]!r}, {tuple(self._node.shape)}, "
+            f"{self._node.dtype}, {chain})"
+        )
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return format(repr(self), spec)
+
+    __hash__ = object.__hash__
+
+    def __bool__(self) -> bool:
+        return bool(self._valued("__bool__"))
+
+    def __int__(self) -> int:
+        return int(self._valued("__int__"))
+
+    def __index__(self) -> int:
+        return int(self._valued("__index__"))
+
+    def __float__(self) -> float:
+        return float(self._valued("__float__"))
+
+    def __complex__(self) -> complex:
+        return complex(self._valued("__complex__"))
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._valued("__array__")
+
+    def __contains__(self, value: Any) -> bool:
+        return bool(self._valued("__contains__"))
+
+    def item(self) -> Any:
+        return self._valued("item")
+
+    def tolist(self) -> Any:
+        return self._valued("tolist")
+
+    def numpy(self, *args: Any, **kwargs: Any) -> Any:
+        return self._valued("numpy")
+
+    def untyped_storage(self) -> Any:
+        return self._valued("untyped_storage")
+
+    def storage(self) -> Any:
+        return self._valued("storage")
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self._valued("__deepcopy__")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self._valued("__reduce_ex__")
+
+    def _valued(self, call: str) -> NoReturn:
+        refuse(self, call, _VALUES)
+
+    # -- What chains record ----------------------------------------------------------------------
+
+    def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """One more call; arguments that are all integers are looked up here."""
+        node = self._node
+        key = None
+        if not kwargs:
+            for arg in args:
+                if type(arg) is not int:
+                    break
+            else:
+                key = (name, args)
+                step = node.steps.get(key)
+                if step is not None:
+                    return _placed(self._recording, self._tensor, step)
+        recording = self._recording
+        try:
+            step = recording.node(recording.book.apply(node.chain, name, args, kwargs))
+        except Error as error:
+            return self._failed(error, name, args, kwargs)
+        if key is not None:
+            node.steps[key] = step
+        return _placed(recording, self._tensor, step)
+
+    def _several(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        node = self._node
+        recording = self._recording
+        key = (name, args)
+        plain = not kwargs and all(type(arg) is int for arg in args)
+        steps = node.steps.get(key) if plain else None
+        if steps is None:
+            try:
+                chains = recording.book.apply_several(node.chain, name, args, kwargs)
+            except Error as error:
+                return self._failed(error, name, args, kwargs)
+            steps = [recording.node(chain) for chain in chains]
+            if plain:
+                node.steps[key] = steps
+        tensor = self._tensor
+        return tuple([_placed(recording, tensor, step) for step in steps])
+
+    def _failed(self, error: Error, name: str, args: Any, kwargs: Any) -> Any:
+        if error.code != "unsupported":
+            raise _translated(error) from None
+        facts = {
+            "tensor": repr(self._recording.names[self._tensor]),
+            **error.facts,
+            "supported": SUPPORTED,
+        }
+        refused = Refused("unsupported", error.summary, facts, error.hint)
+        func = getattr(torch.Tensor, name)
+        return self._recording.refused(refused, func, (self, *args), kwargs)
+
+    def narrow(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call("narrow", args, kwargs)
+
+    def view(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call("view", args, kwargs)
+
+    def reshape(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call("reshape", args, kwargs)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._call("__getitem__", (index,), {})
+
+    def unsqueeze(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call("unsqueeze", args, kwargs)
+
+    def squeeze(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call("squeeze", args, kwargs)
+
+    def transpose(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call("transpose", args, kwargs)
+
+    def t(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call("t", args, kwargs)
+
+    def permute(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call("permute", args, kwargs)
+
+    def flatten(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call("flatten", args, kwargs)
+
+    def contiguous(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call("contiguous", args, kwargs)
+
+    def select(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call("select", args, kwargs)
+
+    def chunk(self, *args: Any, **kwargs: Any) -> Any:
+        return self._several("chunk", args, kwargs)
+
+    def unbind(self, *args: Any, **kwargs: Any) -> Any:
+        return self._several("unbind", args, kwargs)
+
+    def split(self, *args: Any, **kwargs: Any) -> Any:
+        return self._several("split", args, kwargs)
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self._node.shape:
+            raise TypeError("iteration over a 0-d tensor")
+        return iter(self.unbind(0))
+
+    # Other spellings of the same.
+
+    @property
+    def T(self) -> Any:  # type: ignore[override]  # noqa: N802
+        return self.t() if self.dim() == 2 else self.permute(*reversed(range(self.dim())))
+
+    @property
+    def mT(self) -> Any:  # type: ignore[override]  # noqa: N802
+        return self.transpose(-2, -1)
+
+    def swapaxes(self, axis0: int, axis1: int) -> Any:
+        return self.transpose(axis0, axis1)
+
+    def swapdims(self, dim0: int, dim1: int) -> Any:
+        return self.transpose(dim0, dim1)
+
+    def view_as(self, other: torch.Tensor) -> Any:
+        return self.view(other.shape)
+
+    def reshape_as(self, other: torch.Tensor) -> Any:
+        return self.reshape(other.shape)
+
+    def ravel(self) -> Any:
+        return self.reshape(-1)
+
+    # -- What changes nothing --------------------------------------------------------------------
+
+    def requires_grad_(self, requires_grad: bool = True) -> Any:
+        if requires_grad:
+            refuse(self, "requires_grad_", "a placeholder has no gradient")
+        return self
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is _copy_:
+            return _copied(func, args, kwargs)
+        name = _name_of(func)
+        if name in ("copy_", "copy_.default"):
+            return _copied(func, args, kwargs)
+        if name == "__setitem__":
+            return _set(func, args, kwargs)
+        tensor = _first_recording((*args, *kwargs.values()))
+        if tensor is None:
+            return NotImplemented
+        if any(issubclass(kind, OpaqueTensor) for kind in types):
+            return _refused(tensor, func, args, kwargs)
+        if args and args[0] is tensor:
+            if name in _SPELLINGS:
+                return getattr(tensor, name)(*args[1:], **kwargs)
+            if name in _CONVERSIONS and _keeps(tensor, name, args[1:], kwargs):
+                return tensor
+        elif kwargs.get("input", kwargs.get("tensor")) is tensor and name in _SPELLINGS:
+            rest = {key: value for key, value in kwargs.items() if value is not tensor}
+            return getattr(tensor, name)(*args, **rest)
+        return _refused(tensor, func, args, kwargs)
+
+
+class OpaqueTensor(torch.Tensor):
+    """What a loader made of placeholders by calls that no chain records: whose values it holds."""
+
+    _recording: Any
+    _tensors: frozenset[int]
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        for value in (*args, *(kwargs or {}).values()):
+            if isinstance(value, (OpaqueTensor, RecordingTensor)):
+                return value._recording.go_on(func, args, kwargs or {})
+        for value in (*args, *(kwargs or {}).values()):
+            for item in value if isinstance(value, (list, tuple)) else ():
+                if isinstance(item, (OpaqueTensor, RecordingTensor)):
+                    return item._recording.go_on(func, args, kwargs or {})
+        return NotImplemented
+
+
+def _meta_of(node: _Node) -> torch.Tensor:
+    """A meta tensor of the same geometry, with a storage of its own."""
+    last = node.offset + sum((n - 1) * s for n, s in zip(node.shape, node.strides, strict=True))
+    size = last + 1 if node.numel else node.offset
+    base = torch.empty((size,), dtype=node.dtype, device="meta")
+    return base.as_strided(node.shape, node.strides, node.offset)
+
+
+def opaque_of(tensor: RecordingTensor) -> torch.Tensor:
+    """A meta tensor as the placeholder is."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return _meta_of(tensor._node)
+
+
+def _copied(func: Any, args: Any, kwargs: Any) -> Any:
+    target = args[0] if args else kwargs["self"]
+    source = args[1] if len(args) > 1 else kwargs.get("src", kwargs.get("other"))
+    if isinstance(source, RecordingTensor) and not isinstance(
+        target, (RecordingTensor, OpaqueTensor)
+    ):
+        return source._recording.copied(target, source)
+    tensor = target if isinstance(target, RecordingTensor) else source
+    return _refused(tensor, func, args, kwargs)
+
+
+def _set(func: Any, args: Any, kwargs: Any) -> Any:
+    """`target[index] = source`, which is a copy where the sizes are equal."""
+    target, index, source = args
+    whole = isinstance(source, RecordingTensor) and not isinstance(
+        target, (RecordingTensor, OpaqueTensor)
+    )
+    if whole and _is_basic(index):
+        part = target[index]
+        if part.shape == source.shape:
+            source._recording.copied(part, source)
+            return None
+    tensor = _first_recording((*args,))
+    if tensor is None:
+        tensor = _first_recording(index if isinstance(index, (list, tuple)) else (index,))
+    assert tensor is not None
+    return _refused(tensor, func, args, kwargs)
+
+
+def _is_basic(index: Any) -> bool:
+    if isinstance(index, tuple):
+        return all(_is_basic(item) for item in index)
+    return index is None or index is Ellipsis or type(index) is int or isinstance(index, slice)
+
+
+def _keeps(tensor: RecordingTensor, name: str, args: Any, kwargs: Any) -> bool:
+    """Whether a conversion changes nothing but the device."""
+    wanted = _CONVERSIONS[name]
+    if wanted is not None:
+        return wanted == tensor.dtype
+    if name in ("cpu", "cuda"):
+        return True
+    if kwargs.get("memory_format", torch.preserve_format) is not torch.preserve_format:
+        return False
+    if kwargs.get("copy"):
+        return False
+    for value in (*args, kwargs.get("dtype"), kwargs.get("other")):
+        if isinstance(value, torch.Tensor):
+            value = value.dtype
+        if isinstance(value, torch.dtype) and value != tensor.dtype:
+            return False
+        if name == "type" and isinstance(value, (str, type)):
+            return False
+    return name != "type" or bool(args or kwargs)
+
+
+def _refused(tensor: RecordingTensor, func: Any, args: Any, kwargs: Any) -> Any:
+    error = _error_of(tensor, _name_of(func), "no chain records this call")
+    return tensor._recording.refused(error, func, args, kwargs)
+
+
+_SPELLINGS = {
+    *("narrow view reshape unsqueeze squeeze transpose t permute flatten chunk unbind split".split()),
+    *("select swapaxes swapdims ravel numel is_floating_point is_complex".split()),
+}
+_CONVERSIONS: dict[str, torch.dtype | None] = {
+    "to": None,
+    "type": None,
+    "type_as": None,
+    "cpu": None,
+    "cuda": None,
+    "float": torch.float32,
+    "double": torch.float64,
+    "half": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "int": torch.int32,
+    "long": torch.int64,
+    "short": torch.int16,
+    "char": torch.int8,
+    "byte": torch.uint8,
+    "bool": torch.bool,
+}
+_copy_ = torch.Tensor.copy_
+_cpu = torch.device("cpu")
+_nothing = torch.empty(0, device="meta")
