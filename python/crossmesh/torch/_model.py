@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A module whose parameters lie on the meta device for a while, and then are as before."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from crossmesh._error import Error
+
+__all__ = ["MetaModel"]
+
+# Where a parameter keeps the function that loads it: the attribute, or what a property reads.
+_LOADERS = ("weight_loader", "_weight_loader")
+
+
+class MetaModel:
+    """Stands meta parameters in for a module's own, storage by storage.
+
+    Parameters that share memory share it on meta too. Buffers stay, since loaders read them.
+    `restore` puts everything back: the same objects, and the modules' attributes as they were.
+    """
+
+    def __init__(
+        self, module: torch.nn.Module, stamp: Callable[[str, Callable[..., Any]], Any]
+    ) -> None:
+        self._stamp = stamp
+        self._saved = [(m, dict(m.__dict__), dict(m._parameters), dict(m._buffers))
+                       for m in module.modules()]
+        self._meta_of: dict[int, torch.Tensor] = {}
+        self._storages: dict[int, torch.UntypedStorage] = {}
+        # (name, original, stand-in); a buffer stands in for itself
+        self.parameters: list[tuple[str, torch.Tensor, torch.Tensor]] = []
+        self.buffers: list[tuple[str, torch.Tensor]] = []
+        for name, buffer in module.named_buffers(remove_duplicate=False):
+            self.buffers.append((name, buffer))
+        for name, parameter in module.named_parameters(remove_duplicate=False):
+            if torch.nn.parameter.is_lazy(parameter):
+                raise Error(
+                    "unsupported",
+                    "bake: a parameter has no shape yet",
+                    {"parameter": name},
+                    "give it its shape before the bake",
+                )
+            self.parameters.append((name, parameter, self._stand_in(name, parameter)))
+
+    def enter(self) -> None:
+        """Puts the stand-ins in place."""
+        for module, _, parameters, _ in self._saved:
+            for name, parameter in parameters.items():
+                if parameter is not None:
+                    module._parameters[name] = self._meta_of[id(parameter)]  # type: ignore[assignment]
+
+    def restore(self) -> None:
+        """Puts the module's own back. May be called again."""
+        for module, attributes, parameters, buffers in self._saved:
+            _put_back(attributes["_parameters"], parameters)
+            _put_back(attributes["_buffers"], buffers)
+            _put_back(module.__dict__, attributes)
+
+    def replaced(self) -> Iterator[tuple[str, str]]:
+        """Yields the parameters that are no longer what was put in place, with what happened."""
+        for module, _, parameters, _ in self._saved:
+            for name, parameter in parameters.items():
+                if parameter is None:
+                    continue
+                stand_in = self._meta_of[id(parameter)]
+                if module._parameters.get(name) is not stand_in:
+                    yield self._full_name(parameter), "it was replaced by another parameter"
+        for name, parameter, stand_in in self.parameters:
+            known = self._storages[parameter.untyped_storage()._cdata]
+            if (
+                stand_in.untyped_storage()._cdata != known._cdata
+                or stand_in.shape != parameter.shape
+                or stand_in.stride() != parameter.stride()
+                or stand_in.storage_offset() != parameter.storage_offset()
+                or stand_in.dtype != parameter.dtype
+            ):
+                yield name, "its data was replaced"
+
+    def _full_name(self, parameter: torch.Tensor) -> str:
+        return next(name for name, original, _ in self.parameters if original is parameter)
+
+    def _stand_in(self, name: str, parameter: torch.Tensor) -> torch.Tensor:
+        made = self._meta_of.get(id(parameter))
+        if made is not None:
+            return made
+        storage = parameter.untyped_storage()
+        meta = self._storages.get(storage._cdata)
+        if meta is None:
+            meta = torch.empty(storage.nbytes(), dtype=torch.uint8, device="meta").untyped_storage()
+            self._storages[storage._cdata] = meta
+        data = torch.empty(0, dtype=parameter.dtype, device="meta")
+        data.set_(meta, parameter.storage_offset(), parameter.size(), parameter.stride())
+        made = torch.Tensor._make_subclass(type(parameter), data, parameter.requires_grad)
+        for key, value in parameter.__dict__.items():
+            if isinstance(value, types.MethodType) and value.__self__ is parameter:
+                value = types.MethodType(value.__func__, made)
+            if key in _LOADERS and callable(value):
+                value = self._stamp(name, value)
+            made.__dict__[key] = value
+        self._meta_of[id(parameter)] = made
+        return made
+
+
+def _put_back(into: dict[str, Any], saved: dict[str, Any]) -> None:
+    if len(into) == len(saved) and all(into.get(key, into) is value for key, value in saved.items()):
+        return
+    into.clear()
+    into.update(saved)
+
+
+def stamped(loader: Callable[..., Any], enter: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that stands in for a loader: `enter` calls it."""
+
+    @functools.wraps(loader)
+    def load(*args: Any, **kwargs: Any) -> Any:
+        return enter(loader, args, kwargs)
+
+    if hasattr(loader, "__self__"):
+        load.__self__ = loader.__self__  # type: ignore[attr-defined]
+    return load
