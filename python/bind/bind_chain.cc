@@ -25,7 +25,11 @@ OpKind kind_of(std::string_view name) {
 
 // A word of torch: `torch.float32`, `torch.channels_last`.
 void add_torch_value(Op& op, nb::handle value) {
-  const std::string type = nb::cast<std::string>(nb::str(nb::type_name(value.type())));
+  if (nb::hasattr(value, "__torch_function__")) {
+    op.add(Token::Kind::tensor);
+    return;
+  }
+  const std::string_view type = Py_TYPE(value.ptr())->tp_name;
   const std::string text = nb::cast<std::string>(nb::str(value));
   if (type == "torch.dtype") {
     const auto dtype = dtype_from_name(text);

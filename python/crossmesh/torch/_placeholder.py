@@ -248,6 +248,16 @@ class RecordingTensor(torch.Tensor):
         return self._node.numel * self._node.dtype.itemsize
 
     @property
+    def is_leaf(self) -> bool:  # type: ignore[override]
+        return True
+
+    @property
+    def real(self) -> RecordingTensor:  # type: ignore[override]
+        if self._node.dtype.is_complex:
+            refuse(self, "real", "no chain records this call")
+        return self
+
+    @property
     def data(self) -> RecordingTensor:  # type: ignore[override]
         return self
 
