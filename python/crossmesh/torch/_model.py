@@ -62,25 +62,27 @@ class MetaModel:
             _put_back(attributes["_buffers"], buffers)
             _put_back(module.__dict__, attributes)
 
-    def replaced(self) -> Iterator[tuple[str, str]]:
-        """Yields the parameters that are no longer what was put in place, with what happened."""
+    def replaced(self) -> Iterator[tuple[str, str, object]]:
+        """Yields parameters that are no longer what was put in place: what happened, and by what."""
         for module, _, parameters, _ in self._saved:
             for name, parameter in parameters.items():
                 if parameter is None:
                     continue
-                stand_in = self._meta_of[id(parameter)]
-                if module._parameters.get(name) is not stand_in:
-                    yield self._full_name(parameter), "it was replaced by another parameter"
+                now = module._parameters.get(name)
+                if now is not self._meta_of[id(parameter)]:
+                    what = "it was replaced by another parameter"
+                    yield self._full_name(parameter), what, now
         for name, parameter, stand_in in self.parameters:
             known = self._storages[parameter.untyped_storage()._cdata]
+            storage = stand_in.untyped_storage()
             if (
-                stand_in.untyped_storage()._cdata != known._cdata
+                storage._cdata != known._cdata
                 or stand_in.shape != parameter.shape
                 or stand_in.stride() != parameter.stride()
                 or stand_in.storage_offset() != parameter.storage_offset()
                 or stand_in.dtype != parameter.dtype
             ):
-                yield name, "its data was replaced"
+                yield name, "its data was replaced", storage
 
     def _full_name(self, parameter: torch.Tensor) -> str:
         return next(name for name, original, _ in self.parameters if original is parameter)

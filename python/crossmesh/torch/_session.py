@@ -48,7 +48,7 @@ class LoadSession(_placeholder.Recording):
         self._escaped: frozenset[int] = frozenset()
         self._values_escaped = False
         self._why = ""
-        self._swallowed: set[str] = set()
+        self._replacements: dict[str, object] = {}
         for name, shape, dtype in tensors:
             wire = _placeholder.wire_dtype(dtype)
             if wire is None:
@@ -118,11 +118,9 @@ class LoadSession(_placeholder.Recording):
                     "next": self.tensors[self._given][0],
                 },
             )
-        for name, what in replaced:
-            if not carefully:
-                return False
-            if name not in self._swallowed:
-                self._write_whole(name, self._escaped, what)
+        if replaced and not carefully:
+            return False
+        self._write_replaced(replaced, self._escaped)
         for tensor, reason in self.refusals.items():
             self.record.refuse(tensor, reason)
         return True
@@ -134,9 +132,7 @@ class LoadSession(_placeholder.Recording):
             self._given = index + 1
             yield name, tensor
             if self._carefully:
-                for parameter, what in self.model.replaced():
-                    self._write_whole(parameter, frozenset((index,)), what)
-                    self._swallowed.add(parameter)
+                self._write_replaced(self.model.replaced(), frozenset((index,)))
         self._current = -1
 
     def _restore(self) -> None:
@@ -305,6 +301,14 @@ class LoadSession(_placeholder.Recording):
         why = self._why or f"{name} writes values that are not the tensor's"
         feeders = sorted(self._feeders | self._escaped)
         self.record.write(self._current, feeders, why, storage, wire, shape, strides, offset)
+
+    def _write_replaced(
+        self, replaced: Iterable[tuple[str, str, object]], feeders: frozenset[int]
+    ) -> None:
+        for name, what, by in replaced:
+            if self._replacements.get(name, self) is not by:
+                self._replacements[name] = by
+                self._write_whole(name, feeders, what)
 
     def _write_whole(self, parameter: str, feeders: frozenset[int], why: str) -> None:
         index, wire, shape, strides, offset = self._region_of[parameter]
