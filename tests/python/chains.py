@@ -7,10 +7,10 @@ import random
 from typing import Any
 
 import torch
+from crossmesh.torch import RecordingTensor
+from crossmesh.torch._geometry import torch_dtype
 
 from crossmesh import _core
-from crossmesh.torch import RecordingTensor
-from crossmesh.torch._placeholder import torch_dtype
 
 Call = tuple[str, tuple[Any, ...], dict[str, Any]]
 
@@ -64,8 +64,10 @@ def numbered(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     numbers = torch.arange(count * dtype.itemsize, dtype=torch.int64) * 40503 % 251
     if dtype is torch.bool:
         numbers %= 2
-    return numbers.to(torch.uint8).view(dtype).reshape(shape) if count else torch.empty(
-        shape, dtype=dtype
+    return (
+        numbers.to(torch.uint8).view(dtype).reshape(shape)
+        if count
+        else torch.empty(shape, dtype=dtype)
     )
 
 
@@ -201,9 +203,12 @@ class ChainMaker:
         elif name == "flatten" and draw.random() < 0.7:
             args, keys = tuple(sorted((self.dim(dims), self.dim(dims)))), ("start_dim", "end_dim")
         elif name == "chunk":
-            args, keys = (draw.randint(0 if draw.random() < 0.05 else 1, 4), self.dim(dims)), (
-                "chunks",
-                "dim",
+            args, keys = (
+                (draw.randint(0 if draw.random() < 0.05 else 1, 4), self.dim(dims)),
+                (
+                    "chunks",
+                    "dim",
+                ),
             )
         elif name == "split":
             args, keys = (draw.randint(1, 4), self.dim(dims)), ("split_size", "dim")

@@ -11,9 +11,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-import crossmesh  # noqa: E402
-from crossmesh.torch import Bake, bake, merge  # noqa: E402
-from crossmesh.torch._session import LoadSession  # noqa: E402
+from crossmesh.torch import Bake, bake, merge
+from crossmesh.torch._session import LoadSession
+
+import crossmesh
 
 Sizes = dict[str, tuple[int, ...]]
 
@@ -61,8 +62,10 @@ def judged(module: Any, tensors: Sizes, dtype: Any = torch.float32) -> Bake:
     assert state_of(module) == before
     for other in (0, 7):  # what was there before must not matter, or alike to both
         results = []
-        for way in (lambda: module.load_weights(iter(given.items())),
-                    lambda: result.apply(given.__getitem__)):
+        for way in (
+            lambda: module.load_weights(iter(given.items())),
+            lambda: result.apply(given.__getitem__),
+        ):
             for parameter in module.parameters():
                 parameter.data.fill_(other)
             way()
@@ -143,9 +146,7 @@ def test_z3_padding_that_the_loader_fills_is_a_constant() -> None:
 
 
 def test_z3_padding_that_nothing_fills_is_kept() -> None:
-    result = bake(
-        Layer(into("p", lambda p: p[:, :2]), p=(2, 4)), [("w", (2, 2), torch.float32)]
-    )
+    result = bake(Layer(into("p", lambda p: p[:, :2]), p=(2, 4)), [("w", (2, 2), torch.float32)])
     assert [(r.parameter, r.reason) for r in result.kept] == [("p", "no tensor feeds it")]
     assert (result.kept[0].offset, result.kept[0].shape, result.kept[0].strides) == (
         2,
@@ -566,6 +567,7 @@ def test_what_load_computes_by_itself_is_derived_and_needs_the_loader() -> None:
 def test_bakes_of_ranks_merge_into_classes() -> None:
     bakes = []
     for rank in range(2):
+
         def load(module: Any, name: str, tensor: Any, rank: int = rank) -> None:
             if name == "norm":
                 module.norm.data.copy_(tensor)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from chains import (  # noqa: E402
+from chains import (
     SEVERAL,
     ChainMaker,
     bits,
@@ -24,8 +24,7 @@ from chains import (  # noqa: E402
     numbered,
     shows,
 )
-
-from crossmesh.torch import RecordingTensor, Refused, placeholder  # noqa: E402
+from crossmesh.torch import RecordingTensor, Refused, placeholder
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 CASES = [json.loads(line) for line in (DATA / "golden_chains.jsonl").read_text().splitlines()]
@@ -36,7 +35,7 @@ def made(tensor: Any, calls: list[Any]) -> tuple[Any, Exception | None, int]:
     for at, call in enumerate(calls):
         try:
             tensor = do(tensor, call)
-        except Exception as error:  # whatever torch raises
+        except Exception as error:  # noqa: BLE001  whatever torch raises
             return tensor, error, at
     return tensor, None, len(calls)
 
@@ -72,11 +71,13 @@ def test_a_recorded_case_is_what_torch_makes_of_it(case: dict[str, Any]) -> None
         text = str(refusal)
         assert "'w'" in text and "narrow" in text
         expected = case["expected"]
-        by_values = any(isinstance(a, (torch.Tensor, bool, list, float)) for c in calls for a in c[1])
+        by_values = any(
+            isinstance(a, (torch.Tensor, bool, list, float)) for c in calls for a in c[1]
+        )
         by_values |= '"tensor"' in json.dumps(case["input"])
         # Through its storage, a placeholder could be written unseen.
         by_values |= calls[-1][0] == "untyped_storage"
-        by_values |= "key_unhashable" in case.get("marks", []) or "{\"tuple\": [[" in json.dumps(case)
+        by_values |= "key_unhashable" in case.get("marks", []) or '{"tuple": [[' in json.dumps(case)
         assert by_values or "error" in expected, case
         COUNTED["refused by name"] += 1
     elif error is not None:
@@ -123,7 +124,7 @@ def expect_one_chain(maker: ChainMaker) -> None:
         told = f"{shape} {dtype} {made_calls}"
         try:
             result = do(real, call)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             with pytest.raises(type(error)) as refused:
                 do(ours, call)
             assert not isinstance(refused.value, Refused), told
@@ -162,7 +163,9 @@ def test_random_chains_agree_with_torch(capsys: pytest.CaptureFixture[str]) -> N
     expect_chains()
     chains = SHARES["chains"]
     with capsys.disabled():
-        shares = ", ".join(f"{SHARES[k] / chains:.1%} {k}" for k in ("accepted", "refused", "copied"))
+        shares = ", ".join(
+            f"{SHARES[k] / chains:.1%} {k}" for k in ("accepted", "refused", "copied")
+        )
         print(f"\n{chains} random chains: {shares}")
     assert chains >= CHAINS
     assert SHARES["accepted"] >= 0.4 * chains

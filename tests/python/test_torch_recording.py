@@ -11,8 +11,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-import crossmesh  # noqa: E402
-from crossmesh.torch import Bake, RecordingTensor, Refused, bake, placeholder  # noqa: E402
+from crossmesh.torch import Bake, RecordingTensor, Refused, bake, placeholder
+
+import crossmesh
 
 Load = Callable[[Iterable[tuple[str, Any]]], object]
 
@@ -91,7 +92,11 @@ def test_f6_parts_end_in_an_index(call: Any, name: str, args: Any) -> None:
 
 def test_f7_equal_chains_are_one() -> None:
     tensor = whole(4, 6)
-    one, same, other = tensor.narrow(0, 1, 2).t(), tensor.narrow(0, 1, 2).t(), tensor.narrow(0, 0, 2)
+    one, same, other = (
+        tensor.narrow(0, 1, 2).t(),
+        tensor.narrow(0, 1, 2).t(),
+        tensor.narrow(0, 0, 2),
+    )
     assert one._node is same._node and one._node is not other._node
 
 

@@ -9,7 +9,8 @@ pieces stays with the loader (opaque) and is reported with its reason.
 from __future__ import annotations
 
 from crossmesh.torch._bake import Bake, Copied, Filled, bake, merge
-from crossmesh.torch._placeholder import OpaqueTensor, RecordingTensor, Refused, placeholder
+from crossmesh.torch._placeholder import OpaqueTensor, RecordingTensor, placeholder
+from crossmesh.torch._refusal import Refused
 
 __all__ = [
     "Bake",

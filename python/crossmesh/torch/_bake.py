@@ -12,7 +12,7 @@ import torch
 
 from crossmesh import _core
 from crossmesh._error import Error
-from crossmesh.torch import _placeholder, _session
+from crossmesh.torch import _geometry, _session
 
 __all__ = ["Bake", "Copied", "Filled", "bake", "merge"]
 
@@ -148,12 +148,13 @@ class Bake:
 
     def explain(self) -> str:
         """Returns a stable text: counts, then what is opaque, kept, derived and filled, and why."""
-        lines = [
+        counts = (
             f"bake of rank {self.rank}: {len(self._tensors)} tensors, {len(self.baked)} baked, "
             f"{len(self.opaque)} opaque, {len(self.overwritten)} overwritten, "
             f"{len(self.never_copied)} never copied; "
             f"{self.direct_bytes_share:.1%} of bytes are direct"
-        ]
+        )
+        lines = [counts]
         lines += [f"  opaque  {name}: {why}" for name, why in self.opaque.items()]
         lines += [f"  overwritten  {name}: {why}" for name, why in self.overwritten.items()]
         lines += [f"  never copied  {name}" for name in self.never_copied]
@@ -176,7 +177,7 @@ class Bake:
         Raises:
             crossmesh.Error: invalid_argument: a tensor is not as it was announced.
         """
-        live = dict(self._module.named_parameters(remove_duplicate=False))
+        live: dict[str, torch.Tensor] = dict(self._module.named_parameters(remove_duplicate=False))
         live.update(self._module.named_buffers(remove_duplicate=False))
         targets = [live[name] for name in self._parameter_names]
         for name, target in zip(self._parameter_names, targets, strict=True):
@@ -191,7 +192,7 @@ class Bake:
         for index, name in enumerate(self._tensor_names):
             if name in baked:
                 tensor = self._checked(name, get_tensor(name))
-                putter.put(index, _placeholder.wire_dtype(tensor.dtype), tensor.data_ptr())
+                putter.put(index, _geometry.wire_dtype(tensor.dtype), tensor.data_ptr())
         putter.put_fills()
         if self.opaque or self.needs_loader:
             self._load(self._opaque_tensors(get_tensor))
@@ -233,7 +234,7 @@ def _announced(tensors: Any) -> list[tuple[str, tuple[int, ...], torch.dtype]]:
         if isinstance(known, str):
             known = _core.dtype_from_name(known)
         if isinstance(known, _core.DType):
-            known = _placeholder.torch_dtype(known)
+            known = _geometry.torch_dtype(known)
         if not isinstance(known, torch.dtype):
             raise Error(
                 "unsupported", "bake: torch has no such dtype", {"tensor": name, "dtype": dtype}

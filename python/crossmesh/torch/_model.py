@@ -29,8 +29,9 @@ class MetaModel:
         self, module: torch.nn.Module, stamp: Callable[[str, Callable[..., Any]], Any]
     ) -> None:
         self._stamp = stamp
-        self._saved = [(m, dict(m.__dict__), dict(m._parameters), dict(m._buffers))
-                       for m in module.modules()]
+        self._saved = [
+            (m, dict(m.__dict__), dict(m._parameters), dict(m._buffers)) for m in module.modules()
+        ]
         self._meta_of: dict[int, torch.Tensor] = {}
         self._storages: dict[int, torch.UntypedStorage] = {}
         # (name, original, stand-in); a buffer stands in for itself
@@ -72,15 +73,15 @@ class MetaModel:
                 if now is not self._meta_of[id(parameter)]:
                     what = "it was replaced by another parameter"
                     yield self._full_name(parameter), what, now
-        for name, parameter, stand_in in self.parameters:
-            known = self._storages[parameter.untyped_storage()._cdata]
+        for name, original, stand_in in self.parameters:
+            known = self._storages[original.untyped_storage()._cdata]
             storage = stand_in.untyped_storage()
             if (
                 storage._cdata != known._cdata
-                or stand_in.shape != parameter.shape
-                or stand_in.stride() != parameter.stride()
-                or stand_in.storage_offset() != parameter.storage_offset()
-                or stand_in.dtype != parameter.dtype
+                or stand_in.shape != original.shape
+                or stand_in.stride() != original.stride()
+                or stand_in.storage_offset() != original.storage_offset()
+                or stand_in.dtype != original.dtype
             ):
                 yield name, "its data was replaced", storage
 
@@ -110,7 +111,9 @@ class MetaModel:
 
 
 def _put_back(into: dict[str, Any], saved: dict[str, Any]) -> None:
-    if len(into) == len(saved) and all(into.get(key, into) is value for key, value in saved.items()):
+    if len(into) == len(saved) and all(
+        into.get(key, into) is value for key, value in saved.items()
+    ):
         return
     into.clear()
     into.update(saved)

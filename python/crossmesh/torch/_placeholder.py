@@ -9,83 +9,18 @@ something else, an `OpaqueTensor` goes on in its place: values unknown, but whos
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
 from crossmesh import _core
 from crossmesh._error import Error
+from crossmesh.torch._described import DescribedTensor
+from crossmesh.torch._geometry import Node, meta_of, wire_dtype
+from crossmesh.torch._refusal import SUPPORTED, Refused, as_torch_raises, error_of, refuse
 
-__all__ = ["OpaqueTensor", "RecordingTensor", "Recording", "Refused", "placeholder"]
-
-SUPPORTED = (
-    "narrow, view, reshape, __getitem__, unsqueeze, squeeze, transpose, t, permute, flatten, "
-    "contiguous, chunk, unbind, split, select"
-)
-
-
-class Refused(Error, NotImplementedError):
-    """A loader did something to a tensor that no chain records."""
-
-
-class _IndexRefused(Error, IndexError):
-    pass
-
-
-class _RuntimeRefused(Error, RuntimeError):
-    pass
-
-
-class _TypeRefused(Error, TypeError):
-    pass
-
-
-class _ValueRefused(Error, ValueError):
-    pass
-
-
-_AS_TORCH: dict[str, type[Error]] = {
-    "IndexError": _IndexRefused,
-    "RuntimeError": _RuntimeRefused,
-    "TypeError": _TypeRefused,
-    "ValueError": _ValueRefused,
-}
-
-_DTYPE_OF_TORCH: dict[torch.dtype, _core.DType] = {}
-_TORCH_OF_DTYPE: dict[_core.DType, torch.dtype] = {}
-for _value in vars(torch).values():
-    if isinstance(_value, torch.dtype):
-        _dtype = _core.dtype_from_name(str(_value))
-        # float4_e2m1fn_x2 holds two elements; crossmesh counts each.
-        if _dtype is not None and _core.bit_size(_dtype) == 8 * _value.itemsize:
-            _DTYPE_OF_TORCH[_value] = _dtype
-            _TORCH_OF_DTYPE[_dtype] = _value
-
-
-def wire_dtype(dtype: torch.dtype) -> _core.DType | None:
-    """Returns crossmesh's dtype, or None where there is no wire form."""
-    return _DTYPE_OF_TORCH.get(dtype)
-
-
-def torch_dtype(dtype: _core.DType) -> torch.dtype | None:
-    """Returns torch's dtype, or None where torch has none."""
-    return _TORCH_OF_DTYPE.get(dtype)
-
-
-class _Node:
-    """A chain, as all tensors of one geometry share it."""
-
-    __slots__ = ("chain", "dtype", "numel", "offset", "shape", "steps", "strides", "wire")
-
-    def __init__(self, book: _core.ChainBook, chain: int) -> None:
-        self.chain = chain
-        self.wire, sizes, self.strides, self.offset = book.geometry(chain)
-        self.shape = torch.Size(sizes)
-        self.dtype = _TORCH_OF_DTYPE[self.wire]
-        self.numel = math.prod(sizes)
-        self.steps: dict[Any, Any] = {}
+__all__ = ["OpaqueTensor", "Recording", "RecordingTensor", "name_of", "opaque_of", "placeholder"]
 
 
 class Recording:
@@ -97,50 +32,30 @@ class Recording:
     def __init__(self) -> None:
         self.book = _core.ChainBook()
         self.names: list[str] = []
-        self._nodes: dict[int, _Node] = {}
+        self._nodes: dict[int, Node] = {}
 
     def start(self, name: str, shape: Sequence[int], dtype: torch.dtype) -> RecordingTensor:
         """Returns the placeholder of a whole tensor."""
-        chain = self.book.start(_DTYPE_OF_TORCH[dtype], tuple(shape))
+        chain = self.book.start(wire_dtype(dtype), tuple(shape))
         self.names.append(name)
         return _placed(self, len(self.names) - 1, self.node(chain))
 
-    def node(self, chain: int) -> _Node:
+    def node(self, chain: int) -> Node:
         node = self._nodes.get(chain)
         if node is None:
-            node = self._nodes[chain] = _Node(self.book, chain)
+            node = self._nodes[chain] = Node(self.book, chain)
         return node
 
     def copied(self, target: torch.Tensor, source: RecordingTensor) -> torch.Tensor:
         """Takes a copy into a tensor that is no placeholder."""
         refuse(source, "copy_", "there is no sink for copies")
 
-    def refused(
-        self, error: Refused, func: Callable[..., Any], args: Any, kwargs: Any
-    ) -> Any:
+    def refused(self, error: Refused, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Goes on after a call that no chain records, or raises."""
         raise error
 
 
-def _error_of(tensor: RecordingTensor, call: str, why: str) -> Refused:
-    recording = tensor._recording
-    return Refused(
-        "unsupported",
-        f"{call}: {why}",
-        {
-            "tensor": repr(recording.names[tensor._tensor]),
-            "chain": recording.book.calls(tensor._node.chain),
-            "supported": SUPPORTED,
-        },
-    )
-
-
-def refuse(tensor: RecordingTensor, call: str, why: str) -> NoReturn:
-    """Raises Refused for a call on a placeholder."""
-    raise _error_of(tensor, call, why)
-
-
-def _placed(recording: Recording, tensor: int, node: _Node) -> RecordingTensor:
+def _placed(recording: Recording, tensor: int, node: Node) -> RecordingTensor:
     made: RecordingTensor = torch.Tensor._make_subclass(RecordingTensor, _nothing)
     made._recording = recording
     made._tensor = tensor
@@ -153,7 +68,7 @@ def placeholder(name: str, shape: Sequence[int], dtype: torch.dtype) -> Recordin
     return Recording().start(name, shape, dtype)
 
 
-def _name_of(func: Any) -> str:
+def name_of(func: Any) -> str:
     """The name of a torch function as one would call it: `Tensor.add_`, `torch.cat`."""
     name = getattr(func, "__name__", None) or str(func)
     if name in ("__get__", "__set__", "__delete__"):
@@ -172,213 +87,10 @@ def _first_recording(values: Any) -> RecordingTensor | None:
     return None
 
 
-def _translated(error: Error) -> Error:
-    kind = _AS_TORCH.get(error.facts.get("torch raises", ""))
-    if kind is None:
-        return error
-    return kind(error.code, error.summary, error.facts, error.hint, text=str(error))
-
-
-_VALUES = "needs values, and a placeholder has none"
-
-
-class RecordingTensor(torch.Tensor):
+class RecordingTensor(DescribedTensor):
     """A checkpoint tensor after a chain of calls, without values."""
 
     _recording: Recording
-    _tensor: int
-    _node: _Node
-
-    # -- What it is ------------------------------------------------------------------------------
-
-    @property
-    def shape(self) -> torch.Size:  # type: ignore[override]
-        return self._node.shape
-
-    @property
-    def dtype(self) -> torch.dtype:  # type: ignore[override]
-        return self._node.dtype
-
-    @property
-    def ndim(self) -> int:  # type: ignore[override]
-        return len(self._node.shape)
-
-    @property
-    def device(self) -> torch.device:  # type: ignore[override]
-        return _cpu
-
-    @property
-    def is_meta(self) -> bool:  # type: ignore[override]
-        return False
-
-    @property
-    def is_cpu(self) -> bool:  # type: ignore[override]
-        return True
-
-    @property
-    def is_cuda(self) -> bool:  # type: ignore[override]
-        return False
-
-    @property
-    def is_sparse(self) -> bool:  # type: ignore[override]
-        return False
-
-    @property
-    def is_quantized(self) -> bool:  # type: ignore[override]
-        return False
-
-    @property
-    def layout(self) -> torch.layout:  # type: ignore[override]
-        return torch.strided
-
-    @property
-    def requires_grad(self) -> bool:  # type: ignore[override]
-        return False
-
-    @property
-    def grad(self) -> None:  # type: ignore[override]
-        return None
-
-    @property
-    def itemsize(self) -> int:  # type: ignore[override]
-        return self._node.dtype.itemsize
-
-    @property
-    def nbytes(self) -> int:  # type: ignore[override]
-        return self._node.numel * self._node.dtype.itemsize
-
-    @property
-    def is_leaf(self) -> bool:  # type: ignore[override]
-        return True
-
-    @property
-    def real(self) -> RecordingTensor:  # type: ignore[override]
-        if self._node.dtype.is_complex:
-            refuse(self, "real", "no chain records this call")
-        return self
-
-    @property
-    def data(self) -> RecordingTensor:  # type: ignore[override]
-        return self
-
-    def detach(self) -> RecordingTensor:
-        return self
-
-    def size(self, dim: int | None = None) -> Any:
-        if dim is None:
-            return self._node.shape
-        return self._node.shape[self._wrapped(dim)]
-
-    def stride(self, dim: int | None = None) -> Any:
-        if dim is None:
-            return self._node.strides
-        return self._node.strides[self._wrapped(dim)]
-
-    def _wrapped(self, dim: int) -> int:
-        dims = len(self._node.shape)
-        if not -dims <= dim < dims:
-            raise IndexError(
-                f"Dimension out of range (expected to be in range of [{-dims}, {dims - 1}], "
-                f"but got {dim})"
-            )
-        return dim
-
-    def dim(self) -> int:
-        return len(self._node.shape)
-
-    def numel(self) -> int:
-        return self._node.numel
-
-    nelement = numel
-    ndimension = dim
-
-    def element_size(self) -> int:
-        return self._node.dtype.itemsize
-
-    def storage_offset(self) -> int:
-        return self._node.offset
-
-    def data_ptr(self) -> int:
-        return 0
-
-    def get_device(self) -> int:
-        return -1
-
-    def is_floating_point(self) -> bool:
-        return self._node.dtype.is_floating_point
-
-    def is_complex(self) -> bool:
-        return self._node.dtype.is_complex
-
-    def is_contiguous(self, memory_format: Any = torch.contiguous_format) -> bool:
-        node = self._node
-        with torch._C.DisableTorchFunctionSubclass():
-            return _meta_of(node).is_contiguous(memory_format=memory_format)
-
-    def __len__(self) -> int:
-        if not self._node.shape:
-            raise TypeError("len() of a 0-d tensor")
-        return self._node.shape[0]
-
-    def __repr__(self, *args: Any, **kwargs: Any) -> str:
-        recording = self._recording
-        chain = recording.book.calls(self._node.chain)
-        return (
-            f"RecordingTensor({recording.names[self._tensor]!r}, {tuple(self._node.shape)}, "
-            f"{self._node.dtype}, {chain})"
-        )
-
-    __str__ = __repr__
-
-    def __format__(self, spec: str) -> str:
-        return format(repr(self), spec)
-
-    __hash__ = object.__hash__
-
-    def __bool__(self) -> bool:
-        return bool(self._valued("__bool__"))
-
-    def __int__(self) -> int:
-        return int(self._valued("__int__"))
-
-    def __index__(self) -> int:
-        return int(self._valued("__index__"))
-
-    def __float__(self) -> float:
-        return float(self._valued("__float__"))
-
-    def __complex__(self) -> complex:
-        return complex(self._valued("__complex__"))
-
-    def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._valued("__array__")
-
-    def __contains__(self, value: Any) -> bool:
-        return bool(self._valued("__contains__"))
-
-    def item(self) -> Any:
-        return self._valued("item")
-
-    def tolist(self) -> Any:
-        return self._valued("tolist")
-
-    def numpy(self, *args: Any, **kwargs: Any) -> Any:
-        return self._valued("numpy")
-
-    def untyped_storage(self) -> Any:
-        return self._valued("untyped_storage")
-
-    def storage(self) -> Any:
-        return self._valued("storage")
-
-    def __deepcopy__(self, memo: Any) -> Any:
-        return self._valued("__deepcopy__")
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return self._valued("__reduce_ex__")
-
-    def _valued(self, call: str) -> NoReturn:
-        refuse(self, call, _VALUES)
 
     # -- What chains record ----------------------------------------------------------------------
 
@@ -423,7 +135,7 @@ class RecordingTensor(torch.Tensor):
 
     def _failed(self, error: Error, name: str, args: Any, kwargs: Any) -> Any:
         if error.code != "unsupported":
-            raise _translated(error) from None
+            raise as_torch_raises(error) from None
         facts = {
             "tensor": repr(self._recording.names[self._tensor]),
             **error.facts,
@@ -486,11 +198,11 @@ class RecordingTensor(torch.Tensor):
     # Other spellings of the same.
 
     @property
-    def T(self) -> Any:  # type: ignore[override]  # noqa: N802
+    def T(self) -> Any:  # type: ignore[override]
         return self.t() if self.dim() == 2 else self.permute(*reversed(range(self.dim())))
 
     @property
-    def mT(self) -> Any:  # type: ignore[override]  # noqa: N802
+    def mT(self) -> Any:  # type: ignore[override]
         return self.transpose(-2, -1)
 
     def swapaxes(self, axis0: int, axis1: int) -> Any:
@@ -522,7 +234,7 @@ class RecordingTensor(torch.Tensor):
         kwargs = kwargs or {}
         if func is _copy_:
             return _copied(func, args, kwargs)
-        name = _name_of(func)
+        name = name_of(func)
         if name in ("copy_", "copy_.default"):
             return _copied(func, args, kwargs)
         if name == "__setitem__":
@@ -555,26 +267,20 @@ class OpaqueTensor(torch.Tensor):
     ) -> Any:
         for value in (*args, *(kwargs or {}).values()):
             if isinstance(value, (OpaqueTensor, RecordingTensor)):
-                return value._recording.go_on(func, args, kwargs or {})
+                session: Any = value._recording
+                return session.go_on(func, args, kwargs or {})
         for value in (*args, *(kwargs or {}).values()):
             for item in value if isinstance(value, (list, tuple)) else ():
                 if isinstance(item, (OpaqueTensor, RecordingTensor)):
-                    return item._recording.go_on(func, args, kwargs or {})
+                    session = item._recording
+                    return session.go_on(func, args, kwargs or {})
         return NotImplemented
-
-
-def _meta_of(node: _Node) -> torch.Tensor:
-    """A meta tensor of the same geometry, with a storage of its own."""
-    last = node.offset + sum((n - 1) * s for n, s in zip(node.shape, node.strides, strict=True))
-    size = last + 1 if node.numel else node.offset
-    base = torch.empty((size,), dtype=node.dtype, device="meta")
-    return base.as_strided(node.shape, node.strides, node.offset)
 
 
 def opaque_of(tensor: RecordingTensor) -> torch.Tensor:
     """A meta tensor as the placeholder is."""
     with torch._C.DisableTorchFunctionSubclass():
-        return _meta_of(tensor._node)
+        return meta_of(tensor._node)
 
 
 def _copied(func: Any, args: Any, kwargs: Any) -> Any:
@@ -634,13 +340,28 @@ def _keeps(tensor: RecordingTensor, name: str, args: Any, kwargs: Any) -> bool:
 
 
 def _refused(tensor: RecordingTensor, func: Any, args: Any, kwargs: Any) -> Any:
-    error = _error_of(tensor, _name_of(func), "no chain records this call")
+    error = error_of(tensor, name_of(func), "no chain records this call")
     return tensor._recording.refused(error, func, args, kwargs)
 
 
 _SPELLINGS = {
-    *("narrow view reshape unsqueeze squeeze transpose t permute flatten chunk unbind split".split()),
-    *("select swapaxes swapdims ravel numel is_floating_point is_complex".split()),
+    *(
+        [
+            "narrow",
+            "view",
+            "reshape",
+            "unsqueeze",
+            "squeeze",
+            "transpose",
+            "t",
+            "permute",
+            "flatten",
+            "chunk",
+            "unbind",
+            "split",
+        ]
+    ),
+    *(["select", "swapaxes", "swapdims", "ravel", "numel", "is_floating_point", "is_complex"]),
 }
 _CONVERSIONS: dict[str, torch.dtype | None] = {
     "to": None,
@@ -660,5 +381,4 @@ _CONVERSIONS: dict[str, torch.dtype | None] = {
     "bool": torch.bool,
 }
 _copy_ = torch.Tensor.copy_
-_cpu = torch.device("cpu")
 _nothing = torch.empty(0, device="meta")

@@ -11,7 +11,9 @@ import torch
 from crossmesh import _core
 from crossmesh._error import Error
 from crossmesh.torch import _model, _placeholder, _watch
-from crossmesh.torch._placeholder import OpaqueTensor, RecordingTensor, Refused
+from crossmesh.torch._geometry import wire_dtype
+from crossmesh.torch._placeholder import OpaqueTensor, RecordingTensor
+from crossmesh.torch._refusal import SUPPORTED, VALUES, Refused
 
 __all__ = ["LoadSession"]
 
@@ -50,7 +52,7 @@ class LoadSession(_placeholder.Recording):
         self._why = ""
         self._replacements: dict[str, object] = {}
         for name, shape, dtype in tensors:
-            wire = _placeholder.wire_dtype(dtype)
+            wire = wire_dtype(dtype)
             if wire is None:
                 raise Error(
                     "unsupported",
@@ -63,13 +65,13 @@ class LoadSession(_placeholder.Recording):
         for name, original, stand_in in self.model.parameters:
             self._add(name, original, stand_in, is_buffer=False)
         for name, buffer in self.model.buffers:
-            if _placeholder.wire_dtype(buffer.dtype) is not None and _is_strided(buffer):
+            if wire_dtype(buffer.dtype) is not None and _is_strided(buffer):
                 self._add(name, buffer, buffer, is_buffer=True)
 
     def _add(
         self, name: str, original: torch.Tensor, stand_in: torch.Tensor, *, is_buffer: bool
     ) -> None:
-        wire = _placeholder.wire_dtype(original.dtype)
+        wire = wire_dtype(original.dtype)
         if wire is None or not _is_strided(original):
             raise Error(
                 "unsupported",
@@ -169,7 +171,7 @@ class LoadSession(_placeholder.Recording):
         if shape != node.shape:
             with torch._C.DisableTorchFunctionSubclass():  # torch's own refusal, where it refuses
                 torch.empty(shape, device="meta").copy_(torch.empty(node.shape, device="meta"))
-        wire = _placeholder.wire_dtype(target.dtype)
+        wire = wire_dtype(target.dtype)
         if storage is None or wire is None:
             self._escape(frozenset((tensor,)), target)
             self._refuse(tensor, "copy_: into a tensor that is no parameter")
@@ -196,7 +198,7 @@ class LoadSession(_placeholder.Recording):
     def go_on(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         """Does to meta tensors what the loader does to values that are not known."""
         tensors: set[int] = set()
-        why = self._why or f"{_placeholder._name_of(func)}: no chain records this call"
+        why = self._why or f"{_placeholder.name_of(func)}: no chain records this call"
 
         def plain(value: Any) -> Any:
             if isinstance(value, RecordingTensor):
@@ -230,7 +232,7 @@ class LoadSession(_placeholder.Recording):
     def _done(
         self, func: Callable[..., Any], args: Any, kwargs: Any, why: str, names: frozenset[int]
     ) -> Any:
-        name = _placeholder._name_of(func)
+        name = _placeholder.name_of(func)
         if name in ("cpu", "cuda", "pin_memory"):
             return args[0]
         if name == "to":
@@ -248,7 +250,7 @@ class LoadSession(_placeholder.Recording):
                     pass
             if not _is_for_want_of_values(error):
                 raise
-            raise self._refusal(sorted(names)[0], name, why) from error
+            raise self._refusal(min(names), name) from error
 
     def _opaque(self, value: Any, names: frozenset[int]) -> Any:
         if isinstance(value, torch.Tensor) and type(value) is not OpaqueTensor:
@@ -286,7 +288,7 @@ class LoadSession(_placeholder.Recording):
     def _written(
         self, op: Any, storage: int, tensor: torch.Tensor, region: Any, value: torch.Tensor | None
     ) -> None:
-        wire = _placeholder.wire_dtype(tensor.dtype)
+        wire = wire_dtype(tensor.dtype)
         if wire is None:
             raise Error("unsupported", "bake: a dtype has no wire form", {"dtype": tensor.dtype})
         shape, strides, offset = region
@@ -314,9 +316,7 @@ class LoadSession(_placeholder.Recording):
         index, wire, shape, strides, offset = self._region_of[parameter]
         for tensor in feeders:
             self._refuse(tensor, why)
-        self.record.write(
-            self._current, sorted(feeders), why, index, wire, shape, strides, offset
-        )
+        self.record.write(self._current, sorted(feeders), why, index, wire, shape, strides, offset)
 
     def parameter_at(self, event: _core.BakeEvent) -> tuple[str, int]:
         """The first parameter that holds where an event begins, and the offset of its storage."""
@@ -339,11 +339,11 @@ class LoadSession(_placeholder.Recording):
     def _refuse(self, tensor: int, why: str) -> None:
         self.refusals.setdefault(tensor, why)
 
-    def _refusal(self, tensor: int, call: str, why: str) -> Refused:
+    def _refusal(self, tensor: int, call: str) -> Refused:
         return Refused(
             "unsupported",
-            f"{call}: {_placeholder._VALUES}",
-            {"tensor": repr(self.names[tensor]), "supported": _placeholder.SUPPORTED},
+            f"{call}: {VALUES}",
+            {"tensor": repr(self.names[tensor]), "supported": SUPPORTED},
         )
 
     def _refused_tensor(self, error: Refused) -> int:

@@ -112,7 +112,7 @@ class _Mode(TorchDispatchMode):
 def _guard() -> contextlib.AbstractContextManager[Any] | None:
     """What makes this thread run the kernels; None where a write would not be seen."""
     try:
-        key = torch._C._parse_dispatch_key(_KEY)
+        key: Any = torch._C._parse_dispatch_key(_KEY)
         keys = torch._C.DispatchKeySet(key)
         with _lock:
             _add_kernels(keys)
