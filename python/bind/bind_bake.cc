@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <string>
-#include <tuple>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -20,6 +19,13 @@ using namespace nb::literals;
 
 namespace crossmesh::python {
 namespace {
+
+// The destination of copies, but for where in the storage: loaders make few of them, many times.
+struct TargetGeometry {
+  DType dtype;
+  Shape shape;
+  Strides strides;
+};
 
 std::vector<std::byte*> pointers_of(const std::vector<std::uintptr_t>& addresses) {
   std::vector<std::byte*> pointers;
@@ -69,7 +75,14 @@ const char* name_of_kind(BakeEvent::Kind kind) {
   return "";
 }
 
-void bind_record(nb::module_& m) {
+void bind_event(nb::module_& m) {
+  nb::class_<TargetGeometry>(m, "TargetGeometry", "What a copy writes, but for where.")
+      .def(
+          "__init__",
+          [](TargetGeometry* self, DType dtype, const Shape& shape, const Strides& strides) {
+            new (self) TargetGeometry{dtype, shape, strides};
+          },
+          "dtype"_a, "shape"_a, "strides"_a);
   nb::class_<BakeEvent>(m, "BakeEvent", "One write of a loader to a storage; see BakeRecord.")
       .def_prop_ro("kind", [](const BakeEvent& event) { return name_of_kind(event.kind); })
       .def_ro("tensor", &BakeEvent::tensor)
@@ -83,7 +96,9 @@ void bind_record(nb::module_& m) {
       .def_ro("value_bits", &BakeEvent::value_bits)
       .def_ro("tensors", &BakeEvent::tensors)
       .def_ro("reason", &BakeEvent::reason);
+}
 
+void bind_record(nb::module_& m) {
   nb::class_<BakeRecord>(m, "BakeRecord", "What one run of a loader did, in order.")
       .def(nb::init<>())
       .def(
@@ -102,16 +117,18 @@ void bind_record(nb::module_& m) {
           "name"_a, "dtype"_a, "shape"_a, "strides"_a, "storage"_a, "offset"_a, "is_buffer"_a)
       .def(
           "copy",
-          [](BakeRecord& record, int tensor, int source, int chain, int storage, DType dtype,
-             const Shape& shape, const Strides& strides, std::int64_t offset) {
-            BakeEvent event{
-                BakeEvent::Kind::copy, tensor, storage, dtype, {shape, {offset, strides}}};
+          [](BakeRecord& record, int tensor, int source, int chain, int storage,
+             const TargetGeometry& target, std::int64_t offset) {
+            BakeEvent event{BakeEvent::Kind::copy,
+                            tensor,
+                            storage,
+                            target.dtype,
+                            {target.shape, {offset, target.strides}}};
             event.source = source;
             event.chain = chain;
             record.events.push_back(std::move(event));
           },
-          "tensor"_a, "source"_a, "chain"_a, "storage"_a, "dtype"_a, "shape"_a, "strides"_a,
-          "offset"_a)
+          "tensor"_a, "source"_a, "chain"_a, "storage"_a, "target"_a, "offset"_a)
       .def(
           "fill",
           [](BakeRecord& record, int tensor, std::uint64_t value_bits, int storage, DType dtype,
@@ -147,18 +164,25 @@ void bind_record(nb::module_& m) {
 }  // namespace
 
 void bind_bake(nb::module_& m) {
+  bind_event(m);
   bind_record(m);
   nb::class_<BakeResult>(m, "BakeResult", "A record's layout, and what became of each tensor.")
       .def_prop_ro("layout", [](const BakeResult& result) { return result.layout; })
       .def_prop_ro("fates",
                    [](const BakeResult& result) {
-                     std::vector<std::tuple<std::string, std::string>> fates;
+                     std::vector<std::string_view> fates;
                      fates.reserve(result.tensors.size());
                      for (const BakedTensor& tensor : result.tensors) {
-                       fates.emplace_back(name_of(tensor.fate), tensor.reason);
+                       fates.push_back(name_of(tensor.fate));
                      }
                      return fates;
                    })
+      .def(
+          "reason_of",
+          [](const BakeResult& result, std::size_t tensor) {
+            return result.tensors.at(tensor).reason;
+          },
+          "tensor"_a, "Why a tensor is opaque, or by what it is overwritten.")
       .def_ro("needs_loader", &BakeResult::needs_loader)
       .def_prop_ro("tensor_names",
                    [](const BakeResult& result) { return names_of(result.layout.tensors); })

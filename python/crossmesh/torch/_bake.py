@@ -84,15 +84,15 @@ class Bake:
         self.never_copied: list[str] = []
         self.overwritten: dict[str, str] = {}
         self.opaque: dict[str, str] = {}
-        for (name, _, _), (fate, reason) in zip(session.tensors, result.fates, strict=True):
+        for index, (name, fate) in enumerate(zip(session.names, result.fates, strict=True)):
             if fate == "baked":
                 self.baked.append(name)
             elif fate == "never_copied":
                 self.never_copied.append(name)
             elif fate == "overwritten":
-                self.overwritten[name] = reason
+                self.overwritten[name] = result.reason_of(index)
             else:
-                self.opaque[name] = reason
+                self.opaque[name] = result.reason_of(index)
         regions: dict[str, list[Filled]] = {"fill": [], "kept": [], "derived": []}
         for parameter, kind, (shape, strides, offset), bits, reason in result.reserves:
             regions[kind].append(Filled(parameter, offset, shape, strides, bits, reason))

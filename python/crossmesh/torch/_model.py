@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from crossmesh._error import Error
+from crossmesh.torch._refusal import Refused
 
 __all__ = ["MetaModel"]
 
@@ -119,12 +120,15 @@ def _put_back(into: dict[str, Any], saved: dict[str, Any]) -> None:
     into.update(saved)
 
 
-def stamped(loader: Callable[..., Any], enter: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that stands in for a loader: `enter` calls it."""
+def stamped(loader: Callable[..., Any], caught: Callable[[Refused], object]) -> Any:
+    """Returns a function that stands in for a loader, and goes on where it is refused."""
 
     @functools.wraps(loader)
     def load(*args: Any, **kwargs: Any) -> Any:
-        return enter(loader, args, kwargs)
+        try:
+            return loader(*args, **kwargs)
+        except Refused as error:
+            return caught(error)
 
     if hasattr(loader, "__self__"):
         load.__self__ = loader.__self__  # type: ignore[attr-defined]

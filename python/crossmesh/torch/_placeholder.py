@@ -33,12 +33,20 @@ class Recording:
         self.book = _core.ChainBook()
         self.names: list[str] = []
         self._nodes: dict[int, Node] = {}
+        self._starts: dict[tuple[torch.dtype, tuple[int, ...]], Node] = {}
 
     def start(self, name: str, shape: Sequence[int], dtype: torch.dtype) -> RecordingTensor:
         """Returns the placeholder of a whole tensor."""
-        chain = self.book.start(wire_dtype(dtype), tuple(shape))
         self.names.append(name)
-        return _placed(self, len(self.names) - 1, self.node(chain))
+        return self.placed(len(self.names) - 1, tuple(shape), dtype)
+
+    def placed(self, tensor: int, shape: tuple[int, ...], dtype: torch.dtype) -> RecordingTensor:
+        """Returns the placeholder of the tensor whose name is at this place in `names`."""
+        node = self._starts.get((dtype, shape))
+        if node is None:
+            node = self.node(self.book.start(wire_dtype(dtype), shape))
+            self._starts[dtype, shape] = node
+        return _placed(self, tensor, node)
 
     def node(self, chain: int) -> Node:
         node = self._nodes.get(chain)
@@ -55,8 +63,12 @@ class Recording:
         raise error
 
 
+_make = torch.Tensor._make_subclass
+_nothing = torch.empty(0, device="meta")
+
+
 def _placed(recording: Recording, tensor: int, node: Node) -> RecordingTensor:
-    made: RecordingTensor = torch.Tensor._make_subclass(RecordingTensor, _nothing)
+    made: RecordingTensor = _make(RecordingTensor, _nothing)
     made._recording = recording
     made._tensor = tensor
     made._node = node
@@ -87,6 +99,49 @@ def _first_recording(values: Any) -> RecordingTensor | None:
     return None
 
 
+def _is_plain(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether arguments are integers by position; True and 1.0 are equal to 1, and are not."""
+    return not kwargs and all(type(arg) is int for arg in args)
+
+
+def _one(name: str) -> Callable[..., Any]:
+    """A method that yields one tensor. Calls of integers that were met before are looked up here,
+    since loaders make the same few over and over: each frame that is saved counts."""
+
+    def call(self: RecordingTensor, *args: Any, **kwargs: Any) -> Any:
+        if not kwargs:
+            for arg in args:
+                if type(arg) is not int:
+                    break
+            else:
+                step = self._node.steps.get((name, args))
+                if step is not None:
+                    made = _make(RecordingTensor, _nothing)
+                    made._recording = self._recording
+                    made._tensor = self._tensor
+                    made._node = step
+                    return made
+        return self._call(name, args, kwargs)
+
+    call.__name__ = name
+    return call
+
+
+def _many(name: str) -> Callable[..., Any]:
+    """A method that yields several tensors."""
+
+    def call(self: RecordingTensor, *args: Any, **kwargs: Any) -> Any:
+        if _is_plain(args, kwargs):
+            steps = self._node.steps.get((name, args))
+            if steps is not None:
+                recording, tensor = self._recording, self._tensor
+                return tuple([_placed(recording, tensor, step) for step in steps])
+        return self._several(name, args, kwargs)
+
+    call.__name__ = name
+    return call
+
+
 class RecordingTensor(DescribedTensor):
     """A checkpoint tensor after a chain of calls, without values."""
 
@@ -95,43 +150,26 @@ class RecordingTensor(DescribedTensor):
     # -- What chains record ----------------------------------------------------------------------
 
     def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """One more call; arguments that are all integers are looked up here."""
-        node = self._node
-        key = None
-        if not kwargs:
-            for arg in args:
-                if type(arg) is not int:
-                    break
-            else:
-                key = (name, args)
-                step = node.steps.get(key)
-                if step is not None:
-                    return _placed(self._recording, self._tensor, step)
-        recording = self._recording
+        """One more call that was not met before, or that does more than name integers."""
+        recording, node = self._recording, self._node
         try:
             step = recording.node(recording.book.apply(node.chain, name, args, kwargs))
         except Error as error:
             return self._failed(error, name, args, kwargs)
-        if key is not None:
-            node.steps[key] = step
+        if _is_plain(args, kwargs):
+            node.steps[name, args] = step
         return _placed(recording, self._tensor, step)
 
     def _several(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        node = self._node
-        recording = self._recording
-        key = (name, args)
-        plain = not kwargs and all(type(arg) is int for arg in args)
-        steps = node.steps.get(key) if plain else None
-        if steps is None:
-            try:
-                chains = recording.book.apply_several(node.chain, name, args, kwargs)
-            except Error as error:
-                return self._failed(error, name, args, kwargs)
-            steps = [recording.node(chain) for chain in chains]
-            if plain:
-                node.steps[key] = steps
-        tensor = self._tensor
-        return tuple([_placed(recording, tensor, step) for step in steps])
+        recording, node = self._recording, self._node
+        try:
+            chains = recording.book.apply_several(node.chain, name, args, kwargs)
+        except Error as error:
+            return self._failed(error, name, args, kwargs)
+        steps = [recording.node(chain) for chain in chains]
+        if _is_plain(args, kwargs):
+            node.steps[name, args] = steps
+        return tuple([_placed(recording, self._tensor, step) for step in steps])
 
     def _failed(self, error: Error, name: str, args: Any, kwargs: Any) -> Any:
         if error.code != "unsupported":
@@ -145,50 +183,21 @@ class RecordingTensor(DescribedTensor):
         func = getattr(torch.Tensor, name)
         return self._recording.refused(refused, func, (self, *args), kwargs)
 
-    def narrow(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call("narrow", args, kwargs)
-
-    def view(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call("view", args, kwargs)
-
-    def reshape(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call("reshape", args, kwargs)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._call("__getitem__", (index,), {})
-
-    def unsqueeze(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call("unsqueeze", args, kwargs)
-
-    def squeeze(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call("squeeze", args, kwargs)
-
-    def transpose(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call("transpose", args, kwargs)
-
-    def t(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call("t", args, kwargs)
-
-    def permute(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call("permute", args, kwargs)
-
-    def flatten(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call("flatten", args, kwargs)
-
-    def contiguous(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call("contiguous", args, kwargs)
-
-    def select(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call("select", args, kwargs)
-
-    def chunk(self, *args: Any, **kwargs: Any) -> Any:
-        return self._several("chunk", args, kwargs)
-
-    def unbind(self, *args: Any, **kwargs: Any) -> Any:
-        return self._several("unbind", args, kwargs)
-
-    def split(self, *args: Any, **kwargs: Any) -> Any:
-        return self._several("split", args, kwargs)
+    narrow = _one("narrow")
+    view = _one("view")
+    reshape = _one("reshape")
+    unsqueeze = _one("unsqueeze")
+    squeeze = _one("squeeze")
+    transpose = _one("transpose")
+    t = _one("t")
+    permute = _one("permute")
+    flatten = _one("flatten")
+    contiguous = _one("contiguous")
+    select = _one("select")
+    __getitem__ = _one("__getitem__")
+    chunk = _many("chunk")
+    unbind = _many("unbind")
+    split = _many("split")
 
     def __iter__(self) -> Iterator[Any]:
         if not self._node.shape:
@@ -231,8 +240,11 @@ class RecordingTensor(DescribedTensor):
     def __torch_function__(
         cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
+        if kwargs is None:
+            kwargs = {}
         if func is _copy_:
+            if len(args) > 1 and type(args[1]) is cls and type(args[0]) not in _STAND_INS:
+                return args[1]._recording.copied(args[0], args[1])
             return _copied(func, args, kwargs)
         name = name_of(func)
         if name in ("copy_", "copy_.default"):
@@ -380,5 +392,5 @@ _CONVERSIONS: dict[str, torch.dtype | None] = {
     "byte": torch.uint8,
     "bool": torch.bool,
 }
+_STAND_INS = (RecordingTensor, OpaqueTensor)
 _copy_ = torch.Tensor.copy_
-_nothing = torch.empty(0, device="meta")

@@ -33,7 +33,7 @@ class LoadSession(_placeholder.Recording):
     """The recording of a module's load. `run` leaves the module as it was, whatever happens."""
 
     def __init__(
-        self, module: torch.nn.Module, tensors: Sequence[tuple[str, Sequence[int], torch.dtype]]
+        self, module: torch.nn.Module, tensors: Sequence[tuple[str, tuple[int, ...], torch.dtype]]
     ) -> None:
         super().__init__()
         self.record = _core.BakeRecord()
@@ -42,15 +42,16 @@ class LoadSession(_placeholder.Recording):
         self.refusals: dict[int, str] = {}
         self._current = -1
         self._given = 0
-        self._stack: list[str] = []
         self._storages: dict[int, _Storage] = {}
         self._indices: dict[int, int] = {}
         self._alive: list[Any] = []
+        self._geometries: dict[Any, _core.TargetGeometry] = {}
         self._feeders: frozenset[int] = frozenset()
         self._escaped: frozenset[int] = frozenset()
         self._values_escaped = False
         self._why = ""
         self._replacements: dict[str, object] = {}
+        self.names = [name for name, _, _ in tensors]
         for name, shape, dtype in tensors:
             wire = wire_dtype(dtype)
             if wire is None:
@@ -129,10 +130,9 @@ class LoadSession(_placeholder.Recording):
 
     def _placeholders(self) -> Iterator[tuple[str, torch.Tensor]]:
         for index, (name, shape, dtype) in enumerate(self.tensors):
-            tensor = self.start(name, shape, dtype)
             self._current = index
             self._given = index + 1
-            yield name, tensor
+            yield name, self.placed(index, shape, dtype)
             if self._carefully:
                 self._write_replaced(self.model.replaced(), frozenset((index,)))
         self._current = -1
@@ -145,21 +145,13 @@ class LoadSession(_placeholder.Recording):
                 storage.bytes = None
 
     def _stamp(self, parameter: str, loader: Callable[..., Any]) -> Callable[..., Any]:
-        stack = self._stack
+        def caught(error: Refused) -> bool:
+            # What it would have written is not known: any of its parameter.
+            tensor = self._refused_tensor(error)
+            self._write_whole(parameter, frozenset((tensor,)), _reason(error))
+            return True
 
-        def enter(loader: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-            stack.append(parameter)
-            try:
-                return loader(*args, **kwargs)
-            except Refused as error:
-                # What it would have written is not known: any of its parameter.
-                tensor = self._refused_tensor(error)
-                self._write_whole(parameter, frozenset((tensor,)), _reason(error))
-                return True
-            finally:
-                stack.pop()
-
-        return _model.stamped(loader, enter)
+        return _model.stamped(loader, caught)
 
     # -- What is seen ----------------------------------------------------------------------------
 
@@ -171,20 +163,17 @@ class LoadSession(_placeholder.Recording):
         if shape != node.shape:
             with torch._C.DisableTorchFunctionSubclass():  # torch's own refusal, where it refuses
                 torch.empty(shape, device="meta").copy_(torch.empty(node.shape, device="meta"))
-        wire = wire_dtype(target.dtype)
-        if storage is None or wire is None:
+        wire = target.dtype
+        if storage is None or wire_dtype(wire) is None:
             self._escape(frozenset((tensor,)), target)
             self._refuse(tensor, "copy_: into a tensor that is no parameter")
             return target
+        key = (wire, shape, target.stride())
+        geometry = self._geometries.get(key)
+        if geometry is None:
+            geometry = self._geometries[key] = _core.TargetGeometry(wire_dtype(wire), *key[1:])
         self.record.copy(
-            self._current,
-            tensor,
-            node.chain,
-            storage.index,
-            wire,
-            shape,
-            target.stride(),
-            target.storage_offset(),
+            self._current, tensor, node.chain, storage.index, geometry, target.storage_offset()
         )
         return target
 
