@@ -122,8 +122,8 @@ def main() -> None:
     shapes = names_and_shapes()
     weights = [(name, torch.randn(shape).to(torch.bfloat16)) for name, shape in shapes]
     announced = [(name, shape, torch.bfloat16) for name, shape in shapes]
-    load = lambda: model.load_weights(iter(weights))  # noqa: E731
-    record = lambda: crossmesh.torch.bake(model, announced)  # noqa: E731
+    load = lambda: model.load_weights(iter(weights))
+    record = lambda: crossmesh.torch.bake(model, announced)
     load()
     first = seconds(record)
     loads, bakes = [], []

@@ -179,5 +179,10 @@ def test_a_recorded_run_is_laid_out(lines: list[Line]) -> None:
 def test_recorded_runs_were_all_seen() -> None:
     if FATES.total() < 1000:
         pytest.skip("only some of the runs were replayed")
-    print(dict(FATES))
-    assert FATES["baked"] > 4000
+    assert dict(FATES) == {
+        "baked": 6853,
+        "opaque": 22,
+        "aten.copy_.default": 21,  # the reasons: a transform after the copy,
+        "a copy of no elements": 1,  # and a slice of nothing
+        "overwritten": 17,
+    }
