@@ -11,10 +11,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from crossmesh.torch import Bake, bake, merge
-from crossmesh.torch._session import LoadSession
+from crossmesh.torch import Bake, bake, merge  # noqa: E402
+from crossmesh.torch._session import LoadSession  # noqa: E402
 
-import crossmesh
+import crossmesh  # noqa: E402
 
 Sizes = dict[str, tuple[int, ...]]
 

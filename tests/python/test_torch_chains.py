@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from chains import (
+from chains import (  # noqa: E402
     SEVERAL,
     ChainMaker,
     bits,
@@ -24,7 +24,7 @@ from chains import (
     numbered,
     shows,
 )
-from crossmesh.torch import RecordingTensor, Refused, placeholder
+from crossmesh.torch import RecordingTensor, Refused, placeholder  # noqa: E402
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 CASES = [json.loads(line) for line in (DATA / "golden_chains.jsonl").read_text().splitlines()]

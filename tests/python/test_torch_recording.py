@@ -11,9 +11,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from crossmesh.torch import Bake, RecordingTensor, Refused, bake, placeholder
+from crossmesh.torch import Bake, RecordingTensor, Refused, bake, placeholder  # noqa: E402
 
-import crossmesh
+import crossmesh  # noqa: E402
 
 Load = Callable[[Iterable[tuple[str, Any]]], object]
 
