@@ -55,7 +55,8 @@ class MetaModel:
         for module, _, parameters, _ in self._saved:
             for name, parameter in parameters.items():
                 if parameter is not None:
-                    module._parameters[name] = self._meta_of[id(parameter)]  # type: ignore[assignment]
+                    stand_in: Any = self._meta_of[id(parameter)]
+                    module._parameters[name] = stand_in
 
     def restore(self) -> None:
         """Puts the module's own back. May be called again."""
@@ -65,7 +66,7 @@ class MetaModel:
             _put_back(module.__dict__, attributes)
 
     def replaced(self) -> Iterator[tuple[str, str, object]]:
-        """Yields parameters that are no longer what was put in place: what happened, and by what."""
+        """Yields parameters that are not what was put in place: what happened, and by what."""
         for module, _, parameters, _ in self._saved:
             for name, parameter in parameters.items():
                 if parameter is None:

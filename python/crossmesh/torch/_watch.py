@@ -74,7 +74,7 @@ def _kernel(op: Any, places: list[tuple[int, str]], keys: Any) -> Callable[..., 
 
 
 def _add_kernels(keys: Any) -> None:
-    """Adds a kernel for each operator that has none yet; operators may be registered at any time."""
+    """Adds a kernel for each operator that has none: any may be registered at any time."""
     if "_" not in _libraries:
         _libraries["_"] = torch.library.Library("_", "IMPL")
         _libraries["_"].fallback(torch.library.fallthrough_kernel, _KEY)
