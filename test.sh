@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds everything and passes every test: the dev preset, then the sanitizers, the fuzz target and
-# the conventions. Needs no arguments, no input and no network once the packages are there.
+# Builds everything and passes every test: the dev preset, the Python package in a virtual
+# environment, then the sanitizers, the fuzz target and the conventions. Needs no arguments, no
+# input and no network once the packages are there.
 #
 #   ./test.sh            all of it
-#   ./test.sh --quick    the dev preset and the conventions
+#   ./test.sh --quick    the dev preset, the Python package and the conventions
 set -euo pipefail
 cd "$(dirname "$0")"
 # shellcheck source=tools/setup.sh
@@ -22,6 +23,8 @@ case ${1:-} in
 esac
 
 closing=()
+closing_lines='^(Ran [0-9]|[0-9]+% tests passed|[0-9]+ passed|tidy:|All checks passed|Success: '
+closing_lines+='|stat::number_of_exec)'
 SECONDS=0
 
 # run NAME COMMAND...: shows the output, and fails on a failure or a compiler's warning.
@@ -33,13 +36,12 @@ run() {
     printf '%s\n' "test.sh: $name failed; its output is in $log" >&2
     exit 1
   fi
-  if grep -nE '(^|[^[:alnum:]-])[Ww]arning:' "$log" >&2; then
+  if grep -nE '(^|[^[:alnum:]-])[Ww]arning:|^nanobind: leaked' "$log" >&2; then
     printf '%s\n' "test.sh: $name gave warnings; its output is in $log" >&2
     exit 1
   fi
   local line
-  line=$(grep -E '^(Ran [0-9]|[0-9]+% tests passed|tidy:|All checks passed|stat::number_of_exec)' \
-    "$log" | tail -1) || true
+  line=$(grep -E "$closing_lines" "$log" | tail -1) || true
   closing+=("$(printf '%-14s %4d s  %s' "$name" $((SECONDS - from)) "$line")")
 }
 
@@ -67,10 +69,12 @@ run_suites() {
 
 build dev
 run_suites dev
+run python-env env CROSSMESH_CXX_FLAGS=-Werror tools/python_env.sh build/venv
+run python-style build/venv/bin/ruff check
+run python-format build/venv/bin/ruff format --check
+run python-types build/venv/bin/mypy
+run python-test build/venv/bin/python -m pytest --quiet -o faulthandler_timeout=120
 run tidy python3 tools/tidy.py
-if command -v ruff >/dev/null && ruff --version >/dev/null 2>&1; then
-  run ruff ruff check --quiet --line-length 100 tools tests
-fi
 
 if ! $quick; then
   build asan -DCROSSMESH_BENCH=OFF
