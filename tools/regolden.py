@@ -6,6 +6,8 @@ It runs the tests that compare with a golden text (`expect_golden` of tests/gold
 write it instead, and shows what changed. Look at every line of the difference: the commit says why
 the new text is right. Recorded data (`golden_*.json*`) come from elsewhere and are not rewritten.
 
+The stubs of the Python extension are written anew too, where build/venv has it.
+
     tools/regolden.py [--preset dev]
 """
 
@@ -39,6 +41,20 @@ def binary_of(source: Path) -> str:
     return f"{parts[1] if parts[0] == 'crossmesh' else parts[0]}_test"
 
 
+def write_stubs() -> bool:
+    """Writes what type checkers see of crossmesh._core, as the installed package has it."""
+    python = ROOT / "build" / "venv" / "bin" / "python"
+    if not python.exists():
+        return True
+    stubs = ROOT / "python" / "crossmesh" / "_core.pyi"
+    done = subprocess.run(
+        [python, "-m", "nanobind.stubgen", "--quiet", "--module", "crossmesh._core",
+         "--output-file", stubs],
+        check=False,
+    )
+    return done.returncode == 0
+
+
 def main() -> int:
     """Rewrites, then shows the difference."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -57,7 +73,8 @@ def main() -> int:
         )
         print(f"{source.relative_to(ROOT)}: {len(names)} golden texts")
         failed |= done.returncode != 0
-    show = ["git", "--no-pager", "diff", "--stat", "--", "tests/data"]
+    failed |= not write_stubs()
+    show = ["git", "--no-pager", "diff", "--stat", "--", "tests/data", "python"]
     subprocess.run(show, cwd=ROOT, check=False)
     return 1 if failed else 0
 

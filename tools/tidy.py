@@ -343,13 +343,34 @@ def compile_flags() -> list[str]:
     return list(dict.fromkeys(flags))
 
 
+def binding_flags(root: Path) -> list[str] | None:
+    """Returns what the headers of the bindings need too; None where nothing has nanobind."""
+    python = root / "build" / "venv" / "bin" / "python"
+    asks = (
+        "import nanobind, sysconfig; print(nanobind.include_dir(), sysconfig.get_path('include'))"
+    )
+    if not python.exists():
+        return None
+    shown = subprocess.run([python, "-c", asks], capture_output=True, text=True, check=False)
+    if shown.returncode != 0:
+        return None
+    includes = [word for folder in shown.stdout.split() for word in ("-isystem", folder)]
+    return ["-fvisibility=hidden", *includes]
+
+
 def check_headers(root: Path, names: list[str], cache: Path, jobs: int) -> list[Finding]:
     """Compiles each header alone; one that passed with the same text is not compiled again."""
     cache.mkdir(parents=True, exist_ok=True)
-    flags = compile_flags()
+    common_flags = compile_flags()
+    flags_of_bindings = binding_flags(root)
     compiler = os.environ.get("CXX", "g++")
 
     def check(name: str) -> Finding | None:
+        flags = common_flags
+        if name.startswith("python/"):
+            if flags_of_bindings is None:
+                return None
+            flags = common_flags + flags_of_bindings
         texts: dict[str, str] = {}
         closure(root, name, texts)
         key = hashlib.sha256(repr((compiler, flags, sorted(texts.items()))).encode()).hexdigest()
