@@ -859,6 +859,171 @@ def family(config: ModelConfig, catalog: Catalog | Checkpoint, spec: str, *, par
         (40, 40)
     """
 
+class ChainBook:
+    """
+    What loaders do to tensors before they copy them.
+
+    A chain is the number of a step; its record reaches back to a whole tensor.
+
+    Example:
+        >>> book = crossmesh.ChainBook()
+        >>> rows = book.apply(book.start("BF16", (8, 6)), "narrow", (0, 4, 4), {})
+        >>> book.geometry(rows)[1:], book.calls(rows)
+        (((4, 6), (6, 1), 24), '[["narrow",[0,4,4],{}]]')
+    """
+
+    def __init__(self) -> None: ...
+
+    def start(self, dtype: DType | str, shape: tuple[int, ...]) -> int:
+        """Returns the chain of a whole tensor."""
+
+    def apply(self, chain: int, name: str, args: tuple, kwargs: dict) -> int:
+        """
+        Returns the chain after one more call.
+
+        Raises:
+            crossmesh.Error: invalid_argument: torch refuses the call; unsupported: an argument cannot be
+                recorded.
+        """
+
+    def apply_several(self, chain: int, name: str, args: tuple, kwargs: dict) -> list[int]:
+        """Returns the chains after a call that yields several tensors, in order."""
+
+    def geometry(self, chain: int) -> tuple:
+        """Returns dtype, sizes, strides and offset, in elements."""
+
+    def layers(self, chain: int) -> list:
+        """Returns the view that each copy read, in order, then the chain's own."""
+
+    def has_copied(self, chain: int) -> bool:
+        """
+        Whether a call had to copy, so that the geometry is of another storage.
+        """
+
+    def calls(self, chain: int) -> str:
+        """Returns the recorded calls as JSON."""
+
+    def wire_key(self, tensor_name: str, chain: int) -> str:
+        """Returns the identity of a slice on the wire."""
+
+    def identity(self, chain: int) -> str:
+        """Returns what is equal for chains that show equal elements."""
+
+    @property
+    def chain_count(self) -> int: ...
+
+    @property
+    def geometry_count(self) -> int: ...
+
+    def __repr__(self) -> str: ...
+
+class TargetGeometry:
+    """What a copy writes, but for where."""
+
+    def __init__(self, dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...]) -> None: ...
+
+class BakeEvent:
+    """One write of a loader to a storage; see BakeRecord."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def tensor(self) -> int: ...
+
+    @property
+    def storage(self) -> int: ...
+
+    @property
+    def dtype(self) -> DType: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def strides(self) -> tuple[int, ...]: ...
+
+    @property
+    def offset(self) -> int: ...
+
+    @property
+    def source(self) -> int: ...
+
+    @property
+    def chain(self) -> int: ...
+
+    @property
+    def value_bits(self) -> int: ...
+
+    @property
+    def tensors(self) -> list[int]: ...
+
+    @property
+    def reason(self) -> str: ...
+
+class BakeRecord:
+    """What one run of a loader did, in order."""
+
+    def __init__(self) -> None: ...
+
+    def add_tensor(self, name: str, dtype: DType, shape: Sequence[int]) -> None: ...
+
+    def add_parameter(self, name: str, dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...], storage: int, offset: int, is_buffer: bool) -> None: ...
+
+    def copy(self, tensor: int, source: int, chain: int, storage: int, target: TargetGeometry, offset: int) -> None: ...
+
+    def fill(self, tensor: int, value_bits: int, storage: int, dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> None: ...
+
+    def write(self, tensor: int, tensors: Sequence[int], reason: str, storage: int, dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> None: ...
+
+    def refuse(self, tensor: int, reason: str) -> None: ...
+
+    @property
+    def events(self) -> list[BakeEvent]: ...
+
+class BakeResult:
+    """A record's layout, and what became of each tensor."""
+
+    @property
+    def layout(self) -> Layout: ...
+
+    @property
+    def fates(self) -> list[str]: ...
+
+    def reason_of(self, tensor: int) -> str:
+        """Why a tensor is opaque, or by what it is overwritten."""
+
+    @property
+    def needs_loader(self) -> bool: ...
+
+    @property
+    def tensor_names(self) -> list[str]: ...
+
+    @property
+    def parameter_names(self) -> list[str]: ...
+
+    @property
+    def reserves(self) -> list: ...
+
+def lay_out_record(record: BakeRecord, book: ChainBook) -> BakeResult:
+    """Returns the layout that does what a recorded load did."""
+
+def merge_layouts(layout_of_rank: Sequence[Layout]) -> Layout:
+    """Returns the layout of all ranks, from the layout of each."""
+
+class Putter:
+    """One rank's part of a layout, with the memory that it writes."""
+
+    def __init__(self, layout: Layout, rank: int, parameters: Sequence[int]) -> None: ...
+
+    def put(self, tensor: int, dtype: DType, address: int) -> None:
+        """
+        Writes the pieces of a whole tensor that lies at `address`, in row-major order.
+        """
+
+    def put_fills(self) -> None:
+        """Writes the constants of all parameters."""
+
 class Copy:
     """
     One box of a tensor, as it lies on a source role and on a target role. In elements; offsets from the two instances' places.

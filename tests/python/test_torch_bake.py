@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import doctest
 import types
 from collections.abc import Iterable
 from typing import Any
@@ -597,3 +598,77 @@ def test_every_write_is_seen_by_a_mode_as_by_the_key() -> None:
         events.append([(e.kind, e.offset, e.shape, e.reason) for e in session.record.events])
     assert events[0] == events[1]
     assert [event[0] for event in events[0]] == ["copy", "write", "fill"]
+
+
+# -- Every route by which torch writes ---------------------------------------------------------------
+
+
+def custom(parameter: Any) -> None:
+    """An operator that is registered while the bake is under way."""
+    if not hasattr(torch.ops.crossmesh_test, "double_"):
+
+        @torch.library.custom_op("crossmesh_test::double_", mutates_args=("x",))
+        def double_(x: torch.Tensor) -> None:
+            x.mul_(2)
+
+        double_.register_fake(lambda x: None)
+    torch.ops.crossmesh_test.double_(parameter.data)
+
+
+def increase(parameter: Any) -> None:
+    data = parameter.data
+    data += 1
+
+
+ROUTES = {
+    "method": lambda p: p.data.mul_(2),
+    "operator": increase,
+    "no grad": lambda p: p.add_(1),
+    "unbound": lambda p: torch.Tensor.neg_(p.data),
+    "of a view": lambda p: p.data.view(2, 2).t()[0].mul_(2),
+    "out": lambda p: torch.mul(p.data, 2, out=p.data),
+    "packet": lambda p: torch.ops.aten.mul_(p.data, 2),
+    "overload": lambda p: torch.ops.aten.mul_.Scalar(p.data, 2),
+    "foreach": lambda p: torch._foreach_mul_([p.data], 2.0),
+    "setitem of a tensor": lambda p: p.data.__setitem__(slice(0, 2), p.data[2:] * 1),
+    "index_put_": lambda p: p.data.index_put_((torch.tensor([1]),), torch.tensor(9.0)),
+    "masked_fill_": lambda p: p.data.masked_fill_(torch.tensor([True, False, True, False]), 3.0),
+    "scatter_": lambda p: p.data.scatter_(0, torch.tensor([1]), 5.0),
+    "init": lambda p: torch.nn.init.uniform_(p),
+    "detached": lambda p: p.detach().mul_(2),
+    "an alias": lambda p: torch.ops.aten.alias(p.data).mul_(2),
+    "as_strided": lambda p: p.data.as_strided((2,), (2,)).mul_(2),
+    "another dtype": lambda p: p.data.view(torch.int32).bitwise_not_(),
+    "clamp": lambda p: torch.clamp_(p.data, 0, 1),
+    "a custom operator": custom,
+}
+
+
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize("write", ROUTES.values(), ids=ROUTES)
+def test_a_write_is_seen_by_whatever_route(write: Any, inference: bool) -> None:
+    def load(module: Any, name: str, tensor: Any) -> None:
+        module.p.data.copy_(tensor)
+        with torch.inference_mode() if inference else torch.no_grad():
+            write(module.p)
+
+    result = bake(Layer(load, p=(4,)), [("w", (4,), torch.float32)])
+    assert (result.baked, list(result.opaque)) == ([], ["w"])
+
+
+def test_what_reads_is_not_taken_for_a_write() -> None:
+    def load(module: Any, name: str, tensor: Any) -> None:
+        module.p.data.copy_(tensor)
+        module.p.data.t().clone().mul_(2)
+        module.p.data.view(-1)[0:2].unsqueeze(0).squeeze_(0)
+        torch.empty(2).fill_(3)
+
+    assert judged(Layer(load, p=(2, 2)), {"w": (2, 2)}).baked == ["w"]
+
+
+def test_the_example_of_bake_runs() -> None:
+    globs = {"crossmesh": crossmesh}
+    test = doctest.DocTestParser().get_doctest(bake.__doc__ or "", globs, "bake", None, None)
+    said: list[str] = []
+    doctest.DocTestRunner().run(test, out=said.append)
+    assert test.examples and not said

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, seed, settings
-from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
 from chains import (  # noqa: E402
     SEVERAL,
@@ -25,6 +24,8 @@ from chains import (  # noqa: E402
     shows,
 )
 from crossmesh.torch import RecordingTensor, Refused, placeholder  # noqa: E402
+from hypothesis import given, seed, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 CASES = [json.loads(line) for line in (DATA / "golden_chains.jsonl").read_text().splitlines()]

@@ -277,9 +277,13 @@ def bake(
     run: Load = load if load is not None else module.load_weights  # type: ignore[assignment]
     session = _session.LoadSession(module, announced)
     if not session.run(run):
-        # Something was replaced: which tensor's loader did it is seen by looking after each.
+        # Something was replaced: which tensor's loader did it is seen by looking after each. Or an
+        # operator was new, and is known now.
         session = _session.LoadSession(module, announced)
-        session.run(run, carefully=True)
+        if not session.run(run, carefully=True):
+            raise Error(
+                "unsupported", "bake: the loader registers operators each time that it runs"
+            )
     result = _core.lay_out_record(session.record, session.book)
     return Bake(module, run, session, result, rank)
 

@@ -101,7 +101,7 @@ class LoadSession(_placeholder.Recording):
         carefully: bool = False,
         by_mode: bool = False,
     ) -> bool:
-        """Calls the loader once. Returns False where it must be run again, carefully."""
+        """Calls the loader once. Returns False where a new session must run it again, carefully."""
         self._carefully = carefully
         try:
             self.model.enter()
@@ -121,6 +121,8 @@ class LoadSession(_placeholder.Recording):
                     "next": self.tensors[self._given][0],
                 },
             )
+        if not by_mode and not _watch.all_operators_are_known():
+            return False  # one that the loader registered, and that was not watched
         if replaced and not carefully:
             return False
         self._write_replaced(replaced, self._escaped)

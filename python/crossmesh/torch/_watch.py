@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["watching"]
+__all__ = ["all_operators_are_known", "watching"]
 
 # (operator, tensors that it writes, arguments, keywords) -> what the operator returns
 Seen = Callable[[Any, list[torch.Tensor], tuple[Any, ...], dict[str, Any]], Any]
@@ -40,6 +40,7 @@ _thread = _Thread()
 _lock = threading.Lock()
 _libraries: dict[str, torch.library.Library] = {}
 _watched: set[tuple[str, str]] = set()
+_known: set[str] = set()  # names of operators, as the dispatcher has them
 
 
 def _written_places(schema: Any) -> list[tuple[int, str]]:
@@ -73,11 +74,19 @@ def _kernel(op: Any, places: list[tuple[int, str]], keys: Any) -> Callable[..., 
     return run
 
 
+def all_operators_are_known() -> bool:
+    """Whether no operator was registered since this module last looked."""
+    return _known.issuperset(torch._C._dispatch_get_all_op_names())
+
+
 def _add_kernels(keys: Any) -> None:
     """Adds a kernel for each operator that has none: any may be registered at any time."""
     if "_" not in _libraries:
         _libraries["_"] = torch.library.Library("_", "IMPL")
         _libraries["_"].fallback(torch.library.fallthrough_kernel, _KEY)
+    if all_operators_are_known():
+        return
+    _known.update(torch._C._dispatch_get_all_op_names())
     for schema in torch._C._jit_get_all_schemas():
         if not schema.is_mutable or (schema.name, schema.overload_name) in _watched:
             continue
@@ -137,6 +146,8 @@ def _guard() -> contextlib.AbstractContextManager[Any] | None:
 def watching(seen: Seen, *, by_mode: bool = False) -> Iterator[None]:
     """Calls `seen` instead of each operator of this thread that writes tensors."""
     guard = None if by_mode else _guard()
+    if guard is None:  # a mode sees every operator
+        _known.update(torch._C._dispatch_get_all_op_names())
     before = _thread.seen
     _thread.seen = seen
     try:
