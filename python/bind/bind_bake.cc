@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -44,9 +46,12 @@ std::vector<std::string> names_of(const std::vector<Named>& values) {
   return names;
 }
 
-// (parameter, kind, region, value bits, reason) of each.
-nb::list reserves_of(const Layout& layout) {
-  nb::list reserves;
+// (parameter, kind, region, value bits, reason) of each; a region is shape, strides and offset.
+using ToldRegion = std::tuple<Shape, Strides, std::int64_t>;
+using ToldReserve = std::tuple<std::string, std::string, ToldRegion, std::uint64_t, std::string>;
+
+std::vector<ToldReserve> reserves_of(const Layout& layout) {
+  std::vector<ToldReserve> reserves;
   for (const Parameter& parameter : layout.parameters) {
     const auto c = static_cast<std::size_t>(parameter.parameter_class);
     for (const Reserve& reserve : layout.parameter_classes[c].reserves) {
@@ -54,10 +59,9 @@ nb::list reserves_of(const Layout& layout) {
                          : reserve.kind == Reserve::Kind::kept ? "kept"
                                                                : "derived";
       const StridedRegion& region = reserve.region;
-      reserves.append(
-          nb::make_tuple(parameter.name, kind,
-                         nb::make_tuple(region.shape, region.view.strides, region.view.offset),
-                         reserve.value_bits, reserve.reason));
+      reserves.emplace_back(parameter.name, kind,
+                            ToldRegion{region.shape, region.view.strides, region.view.offset},
+                            reserve.value_bits, reserve.reason);
     }
   }
   return reserves;

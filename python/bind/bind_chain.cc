@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include "crossmesh/target/chain.h"
 #include "crossmesh/target/lower.h"
@@ -76,7 +79,10 @@ void add_value(Op& op, nb::handle value) {
   }
 }
 
-Op op_of(std::string_view name, const nb::tuple& args, const nb::dict& kwargs) {
+using Args = nb::typed<nb::tuple, nb::any, nb::ellipsis>;
+using Kwargs = nb::typed<nb::dict, nb::str, nb::any>;
+
+Op op_of(std::string_view name, const Args& args, const Kwargs& kwargs) {
   Op op(kind_of(name));
   for (nb::handle value : args) add_value(op, value);
   for (const auto& [key, value] : kwargs) {
@@ -86,8 +92,10 @@ Op op_of(std::string_view name, const nb::tuple& args, const nb::dict& kwargs) {
   return op;
 }
 
-nb::tuple geometry_of(const StridedTensor& tensor) {
-  return nb::make_tuple(tensor.dtype, tensor.sizes, tensor.strides, tensor.offset);
+using Geometry = std::tuple<DType, Shape, Strides, std::int64_t>;
+
+Geometry geometry_of(const StridedTensor& tensor) {
+  return {tensor.dtype, tensor.sizes, tensor.strides, tensor.offset};
 }
 
 }  // namespace
@@ -112,8 +120,8 @@ Example:
           "dtype"_a, "shape"_a, "Returns the chain of a whole tensor.")
       .def(
           "apply",
-          [](ChainBook& book, int chain, std::string_view name, const nb::tuple& args,
-             const nb::dict& kwargs) { return book.apply(chain, op_of(name, args, kwargs)); },
+          [](ChainBook& book, int chain, std::string_view name, const Args& args,
+             const Kwargs& kwargs) { return book.apply(chain, op_of(name, args, kwargs)); },
           "chain"_a, "name"_a, "args"_a, "kwargs"_a,
           R"(Returns the chain after one more call.
 
@@ -123,8 +131,8 @@ Raises:
 )")
       .def(
           "apply_several",
-          [](ChainBook& book, int chain, std::string_view name, const nb::tuple& args,
-             const nb::dict& kwargs) {
+          [](ChainBook& book, int chain, std::string_view name, const Args& args,
+             const Kwargs& kwargs) {
             const auto parts = book.apply_several(chain, op_of(name, args, kwargs));
             return std::vector<int>(parts.begin(), parts.end());
           },
@@ -138,9 +146,9 @@ Raises:
           "layers",
           [](const ChainBook& book, int chain) {
             const ElementMap map = book.element_map(chain);
-            nb::list layers;
-            for (const StridedTensor& copied : map.copies) layers.append(geometry_of(copied));
-            layers.append(geometry_of(map.result));
+            std::vector<Geometry> layers;
+            for (const StridedTensor& copied : map.copies) layers.push_back(geometry_of(copied));
+            layers.push_back(geometry_of(map.result));
             return layers;
           },
           "chain"_a, "Returns the view that each copy read, in order, then the chain's own.")

@@ -877,7 +877,7 @@ class ChainBook:
     def start(self, dtype: DType | str, shape: tuple[int, ...]) -> int:
         """Returns the chain of a whole tensor."""
 
-    def apply(self, chain: int, name: str, args: tuple, kwargs: dict) -> int:
+    def apply(self, chain: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         """
         Returns the chain after one more call.
 
@@ -886,13 +886,13 @@ class ChainBook:
                 recorded.
         """
 
-    def apply_several(self, chain: int, name: str, args: tuple, kwargs: dict) -> list[int]:
+    def apply_several(self, chain: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int]:
         """Returns the chains after a call that yields several tensors, in order."""
 
-    def geometry(self, chain: int) -> tuple:
+    def geometry(self, chain: int) -> tuple[DType, tuple[int, ...], tuple[int, ...], int]:
         """Returns dtype, sizes, strides and offset, in elements."""
 
-    def layers(self, chain: int) -> list:
+    def layers(self, chain: int) -> list[tuple[DType, tuple[int, ...], tuple[int, ...], int]]:
         """Returns the view that each copy read, in order, then the chain's own."""
 
     def has_copied(self, chain: int) -> bool:
@@ -1003,7 +1003,7 @@ class BakeResult:
     def parameter_names(self) -> list[str]: ...
 
     @property
-    def reserves(self) -> list: ...
+    def reserves(self) -> list[tuple[str, str, tuple[tuple[int, ...], tuple[int, ...], int], int, str]]: ...
 
 def lay_out_record(record: BakeRecord, book: ChainBook) -> BakeResult:
     """Returns the layout that does what a recorded load did."""

@@ -192,7 +192,9 @@ class Bake:
         for index, name in enumerate(self._tensor_names):
             if name in baked:
                 tensor = self._checked(name, get_tensor(name))
-                putter.put(index, _geometry.wire_dtype(tensor.dtype), tensor.data_ptr())
+                wire = _geometry.wire_dtype(tensor.dtype)
+                assert wire is not None
+                putter.put(index, wire, tensor.data_ptr())
         putter.put_fills()
         if self.opaque or self.needs_loader:
             self._load(self._opaque_tensors(get_tensor))

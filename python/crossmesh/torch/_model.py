@@ -121,7 +121,7 @@ def _put_back(into: dict[str, Any], saved: dict[str, Any]) -> None:
     into.update(saved)
 
 
-def stamped(loader: Callable[..., Any], caught: Callable[[Refused], object]) -> Any:
+def stamped(loader: Callable[..., Any], caught: Callable[[Refused], object]) -> Callable[..., Any]:
     """Returns a function that stands in for a loader, and goes on where it is refused."""
 
     @functools.wraps(loader)

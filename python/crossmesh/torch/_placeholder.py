@@ -44,7 +44,12 @@ class Recording:
         """Returns the placeholder of the tensor whose name is at this place in `names`."""
         node = self._starts.get((dtype, shape))
         if node is None:
-            node = self.node(self.book.start(wire_dtype(dtype), shape))
+            wire = wire_dtype(dtype)
+            if wire is None:
+                raise Error(
+                    "unsupported", "placeholder: a dtype has no wire form", {"dtype": dtype}
+                )
+            node = self.node(self.book.start(wire, shape))
             self._starts[dtype, shape] = node
         return _placed(self, tensor, node)
 

@@ -89,7 +89,7 @@ class LoadSession(_placeholder.Recording):
         shape, strides = tuple(original.shape), original.stride()
         self._region_of[name] = (index, wire, shape, strides, original.storage_offset())
         self.record.add_parameter(
-            name, wire, shape, strides, index, original.storage_offset(), is_buffer
+            name, wire, shape, strides, index, int(original.storage_offset()), is_buffer
         )
 
     # -- Running ---------------------------------------------------------------------------------
@@ -165,17 +165,17 @@ class LoadSession(_placeholder.Recording):
         if shape != node.shape:
             with torch._C.DisableTorchFunctionSubclass():  # torch's own refusal, where it refuses
                 torch.empty(shape, device="meta").copy_(torch.empty(node.shape, device="meta"))
-        wire = target.dtype
-        if storage is None or wire_dtype(wire) is None:
+        wire = wire_dtype(target.dtype)
+        if storage is None or wire is None:
             self._escape(frozenset((tensor,)), target)
             self._refuse(tensor, "copy_: into a tensor that is no parameter")
             return target
-        key = (wire, shape, target.stride())
+        key = (target.dtype, shape, target.stride())
         geometry = self._geometries.get(key)
         if geometry is None:
-            geometry = self._geometries[key] = _core.TargetGeometry(wire_dtype(wire), *key[1:])
+            geometry = self._geometries[key] = _core.TargetGeometry(wire, *key[1:])
         self.record.copy(
-            self._current, tensor, node.chain, storage.index, geometry, target.storage_offset()
+            self._current, tensor, node.chain, storage.index, geometry, int(target.storage_offset())
         )
         return target
 
