@@ -69,7 +69,7 @@ run_suites() {
 
 build dev
 run_suites dev
-run python-env env CROSSMESH_CXX_FLAGS=-Werror tools/python_env.sh build/venv
+run python-env tools/python_env.sh build/venv
 run python-style build/venv/bin/ruff check
 run python-format build/venv/bin/ruff format --check
 run python-types build/venv/bin/mypy

@@ -5,8 +5,6 @@
 #
 #   tools/python_env.sh              in build/venv
 #   tools/python_env.sh DIR          elsewhere
-#
-# CROSSMESH_CXX_FLAGS is added to the compiler's flags.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=tools/setup.sh
@@ -54,5 +52,5 @@ if command -v ccache >/dev/null; then
 fi
 "${pip[@]}" install --no-build-isolation --no-deps --force-reinstall \
   --config-settings=cmake.define.CMAKE_MAKE_PROGRAM="$ninja" \
-  --config-settings=cmake.define.CMAKE_CXX_FLAGS="${CROSSMESH_CXX_FLAGS:-}" .
+  --config-settings=cmake.define.CMAKE_CXX_FLAGS=-Werror .
 "$dir/bin/python" -c 'import crossmesh; print("crossmesh is in", crossmesh.__path__[0])'
