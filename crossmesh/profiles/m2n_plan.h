@@ -23,7 +23,7 @@ struct WorkerModel {
   std::vector<std::string> distrusted_types;
   std::optional<std::string> quantization;  // any, an empty name too, distrusts all
   int pipeline_stages = 1;
-  Closure closure = Closure::target_modules;
+  Closure closure = Closure::names;  // the transport's, which knows no feeds
 };
 
 struct WorkerPlan {

@@ -2,7 +2,6 @@
 #include "crossmesh/target/resolve.h"
 
 #include <algorithm>
-#include <set>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -162,7 +161,10 @@ class Resolver {
       const std::optional<std::vector<int>> fed = index_.fed_by(tensor);
       if (!fed && unknown.empty()) unknown = tensor.name;
       for (const int parameter : fed.value_or(std::vector<int>())) {
-        add_modules(parameter, tensor.name, tensor_of_module);
+        // One with several names is in several modules.
+        for (const std::string_view name : index_.names_of(parameter)) {
+          tensor_of_module.emplace(module_of(name), tensor.name);
+        }
       }
     }
     for (Destination& destination : resolution.destinations) {
@@ -173,16 +175,6 @@ class Resolver {
       } else if (!unknown.empty()) {
         demote(destination, fmt::format("it is not known what {} feeds", unknown));
       }
-    }
-  }
-
-  // A parameter with several names is in several modules.
-  void add_modules(int parameter, std::string_view tensor,
-                   std::unordered_map<std::string_view, std::string_view>& modules) const {
-    const std::string& first = request_.parameters[static_cast<std::size_t>(parameter)].name;
-    modules.emplace(module_of(first), tensor);
-    for (const LiveParameter& other : request_.parameters) {
-      if (other.alias_of == first) modules.emplace(module_of(other.name), tensor);
     }
   }
 

@@ -38,6 +38,13 @@ LiveIndex::LiveIndex(const ResolveRequest& request) : request_(request) {
           .with("alias of", parameter.alias_of);
     }
   }
+  names_.resize(request.parameters.size());
+  for (const LiveParameter& parameter : request.parameters) {
+    if (parameter.alias_of.empty()) names_[index_of(parameter.name)] = {parameter.name};
+  }
+  for (const LiveParameter& parameter : request.parameters) {
+    if (!parameter.alias_of.empty()) names_[index_of(parameter.alias_of)].push_back(parameter.name);
+  }
   for (const LiveModule& module : request.modules) {
     const auto type =
         std::find(request.distrusted_types.begin(), request.distrusted_types.end(), module.type);
@@ -46,6 +53,10 @@ LiveIndex::LiveIndex(const ResolveRequest& request) : request_(request) {
       if (lies_under(parameter.name, module.path)) distrusted_[owner(parameter.name)] = *type;
     }
   }
+}
+
+std::size_t LiveIndex::index_of(std::string_view name) const {
+  return static_cast<std::size_t>(by_name_.at(name));
 }
 
 int LiveIndex::owner(std::string_view name) const {

@@ -3,10 +3,11 @@
 // they load. It decides nothing.
 #pragma once
 
-#include <set>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "crossmesh/target/resolve.h"
 
@@ -24,16 +25,22 @@ class LiveIndex {
   std::optional<int> find(std::string_view name) const;
   // Whether the name is one's second, and whose.
   const LiveParameter* alias(std::string_view name) const;
+  // All names of a parameter, the first first.
+  const std::vector<std::string_view>& names_of(int parameter) const {
+    return names_[static_cast<std::size_t>(parameter)];
+  }
   // The type that distrusts a parameter under any of its names; empty where none does.
   std::string_view distrusted_by(int parameter) const;
   // The first names of the parameters that a tensor's loader writes, where that is known.
   std::optional<std::vector<int>> fed_by(const AnnouncedTensor& tensor) const;
 
  private:
+  std::size_t index_of(std::string_view name) const;
   int owner(std::string_view name) const;
 
   const ResolveRequest& request_;
   std::unordered_map<std::string_view, int> by_name_;  // second names too
+  std::vector<std::vector<std::string_view>> names_;   // of each parameter; none for second names
   std::unordered_map<int, std::string_view> distrusted_;
 };
 
