@@ -48,6 +48,12 @@ def value_of(value: Any) -> Any:
     return tuple(map(value_of, inner)) if kind == "tuple" else Ellipsis
 
 
+def dtype_named(name: str) -> DType:
+    dtype = dtype_from_name(name)
+    assert dtype is not None
+    return dtype
+
+
 def chain_of(book: _core.ChainBook, dtype: DType, line: Line) -> int:
     chain, parts = book.start(dtype, tuple(line["source_shape"])), None
     for name, args, kwargs in line["chain"]:
@@ -68,7 +74,7 @@ class Replay:
         self.record, self.book = _core.BakeRecord(), _core.ChainBook()
         scatters = [line for line in lines if line["kind"] == "scatter"]
         shapes = {line["parameter"]: line for line in lines if "parameter_shape" in line}
-        dtypes = {line["parameter"]: dtype_from_name(line["dtype"]) for line in scatters}
+        dtypes = {line["parameter"]: dtype_named(line["dtype"]) for line in scatters}
         self.dtypes = {name: dtypes.get(name, DType.bf16) for name in shapes}
         self.storages = {name: index for index, name in enumerate(shapes)}
         for name, line in shapes.items():
@@ -86,14 +92,14 @@ class Replay:
         for line in scatters:
             source = last[line["parameter"]] = self.sources[line["source"]]
             target = _core.TargetGeometry(
-                dtype_from_name(line["dtype"]), tuple(line["shape"]), tuple(line["strides"])
+                dtype_named(line["dtype"]), tuple(line["shape"]), tuple(line["strides"])
             )
             chain = chain_of(self.book, self.dtype_of(line), line)
             self.record.copy(
                 source, source, chain, self.storages[line["parameter"]], target, line["offset"]
             )
         for line in lines:
-            name = line.get("parameter")
+            name = str(line.get("parameter"))
             if line["kind"] not in ("fill", "write") or name not in self.storages:
                 continue
             where = (
@@ -112,9 +118,7 @@ class Replay:
     def dtype_of(self, line: Line) -> DType:
         """Of the source: the chain's end, as no recorded chain views another dtype."""
         assert not any("dtype" in str(call) for call in line["chain"])
-        dtype = dtype_from_name(line["dtype"])
-        assert dtype is not None
-        return dtype
+        return dtype_named(line["dtype"])
 
     def bake(self) -> _core.BakeResult:
         return _core.lay_out_record(self.record, self.book)
