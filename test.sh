@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Builds everything and passes every test: the dev preset, the Python package in a virtual
-# environment, then the sanitizers, the fuzz target and the conventions. Needs no arguments, no
-# input and no network once the packages are there.
+# environment, families of models against real vLLM, then the sanitizers, the fuzz target and the
+# conventions. Needs no arguments, no input and no network once the packages are there.
 #
 #   ./test.sh            all of it
 #   ./test.sh --quick    the dev preset, the Python package and the conventions
@@ -73,10 +73,12 @@ run python-env tools/python_env.sh build/venv
 run python-style build/venv/bin/ruff check
 run python-format build/venv/bin/ruff format --check
 run python-types build/venv/bin/mypy
+$quick || run vllm-env tools/vllm_env.sh build/venv
 run python-test build/venv/bin/python -m pytest --quiet -o faulthandler_timeout=120
 run tidy python3 tools/tidy.py
 
 if ! $quick; then
+  run vllm-test build/venv/bin/python -m pytest --quiet -o faulthandler_timeout=540 tests/vllm
   build asan -DCROSSMESH_BENCH=OFF
   run_suites asan
   build tsan -DCROSSMESH_BENCH=OFF
