@@ -87,12 +87,13 @@ def run_small() -> list[Run]:
 
 def run_real() -> list[Run]:
     """Bakes the families' real sizes, without weights."""
+
+    def bake(name: str) -> Run:
+        return run_family(name, REAL / f"{MODELS[name]}.json", "--no-weights")
+
+    # The last takes as long as most others together: it starts first.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(
-            pool.map(
-                lambda name: run_family(name, REAL / f"{MODELS[name]}.json", "--no-weights"), MODELS
-            )
-        )
+        return list(pool.map(bake, reversed(MODELS)))[::-1]
 
 
 def page(small: list[Run], real: list[Run]) -> str:
