@@ -18,6 +18,9 @@ __all__ = ["Bake", "Copied", "Filled", "bake", "merge"]
 
 Load = Callable[[Iterable[tuple[str, torch.Tensor]]], object]
 
+# Runs of a loader: it may register operators, then replace parameters, each once.
+_RUNS_MAX = 4
+
 
 class Copied(NamedTuple):
     """One copy that the loader made: what of which tensor, and where to.
@@ -277,17 +280,36 @@ def bake(
     """
     announced = _announced(tensors)
     run: Load = load if load is not None else module.load_weights  # type: ignore[assignment]
-    session = _session.LoadSession(module, announced)
-    if not session.run(run):
-        # Something was replaced: which tensor's loader did it is seen by looking after each. Or an
-        # operator was new, and is known now.
-        session = _session.LoadSession(module, announced)
-        if not session.run(run, carefully=True):
-            raise Error(
-                "unsupported", "bake: the loader registers operators each time that it runs"
-            )
+    session = _recorded(module, announced, run)
     result = _core.lay_out_record(session.record, session.book)
     return Bake(module, run, session, result, rank)
+
+
+def _recorded(
+    module: torch.nn.Module,
+    announced: list[tuple[str, tuple[int, ...], torch.dtype]],
+    run: Load,
+) -> _session.LoadSession:
+    """Runs the loader until it was seen whole: mostly once."""
+    suspects: frozenset[str] = frozenset()
+    for _ in range(_RUNS_MAX):
+        session = _session.LoadSession(module, announced)
+        outcome = session.run(run, suspects=suspects)
+        if outcome is _session.Outcome.recorded:
+            return session
+        # An operator that was new is known the next time.
+        if outcome is _session.Outcome.replaced:
+            suspects |= session.replaced
+    raise Error(
+        "unsupported",
+        "bake: the loader does something else each time that it runs",
+        {
+            "runs": _RUNS_MAX,
+            "the last": "it registered operators"
+            if outcome is _session.Outcome.new_operators
+            else f"it replaced {', '.join(sorted(session.replaced))}",
+        },
+    )
 
 
 def merge(bakes: Sequence[Bake]) -> _core.Layout:

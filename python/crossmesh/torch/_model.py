@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from typing import Any
 
 import torch
@@ -34,6 +34,7 @@ class MetaModel:
             (m, dict(m.__dict__), dict(m._parameters), dict(m._buffers)) for m in module.modules()
         ]
         self._meta_of: dict[int, torch.Tensor] = {}
+        self._name_of: dict[int, str] = {}  # the first, of parameters that are one
         self._storages: dict[int, torch.UntypedStorage] = {}
         # (name, original, stand-in); a buffer stands in for itself
         self.parameters: list[tuple[str, torch.Tensor, torch.Tensor]] = []
@@ -49,6 +50,7 @@ class MetaModel:
                     "give it its shape before the bake",
                 )
             self.parameters.append((name, parameter, self._stand_in(name, parameter)))
+            self._name_of.setdefault(id(parameter), name)
 
     def enter(self) -> None:
         """Puts the stand-ins in place."""
@@ -65,17 +67,24 @@ class MetaModel:
             _put_back(attributes["_buffers"], buffers)
             _put_back(module.__dict__, attributes)
 
-    def replaced(self) -> Iterator[tuple[str, str, object]]:
-        """Yields parameters that are not what was put in place: what happened, and by what."""
+    def replaced(self, among: Set[str] | None = None) -> Iterator[tuple[str, str, object]]:
+        """Yields parameters that are not what was put in place: what happened, and by what.
+
+        Looks at those named in `among`, or at all.
+        """
         for module, _, parameters, _ in self._saved:
             for name, parameter in parameters.items():
                 if parameter is None:
                     continue
+                full_name = self._name_of[id(parameter)]
+                if among is not None and full_name not in among:
+                    continue
                 now = module._parameters.get(name)
                 if now is not self._meta_of[id(parameter)]:
-                    what = "it was replaced by another parameter"
-                    yield self._full_name(parameter), what, now
+                    yield full_name, "it was replaced by another parameter", now
         for name, original, stand_in in self.parameters:
+            if among is not None and name not in among:
+                continue
             known = self._storages[original.untyped_storage()._cdata]
             storage = stand_in.untyped_storage()
             if (
@@ -86,9 +95,6 @@ class MetaModel:
                 or stand_in.dtype != original.dtype
             ):
                 yield name, "its data was replaced", storage
-
-    def _full_name(self, parameter: torch.Tensor) -> str:
-        return next(name for name, original, _ in self.parameters if original is parameter)
 
     def _stand_in(self, name: str, parameter: torch.Tensor) -> torch.Tensor:
         made = self._meta_of.get(id(parameter))

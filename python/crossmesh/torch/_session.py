@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -15,7 +16,15 @@ from crossmesh.torch._geometry import wire_dtype
 from crossmesh.torch._placeholder import OpaqueTensor, RecordingTensor
 from crossmesh.torch._refusal import SUPPORTED, VALUES, Refused
 
-__all__ = ["LoadSession"]
+__all__ = ["LoadSession", "Outcome"]
+
+
+class Outcome(enum.Enum):
+    """What came of one run of a loader."""
+
+    recorded = enum.auto()
+    new_operators = enum.auto()  # it registered operators, which were not watched
+    replaced = enum.auto()  # it replaced parameters that were not suspected
 
 
 class _Storage:
@@ -51,6 +60,8 @@ class LoadSession(_placeholder.Recording):
         self._values_escaped = False
         self._why = ""
         self._replacements: dict[str, object] = {}
+        self._suspects: frozenset[str] = frozenset()
+        self.replaced: frozenset[str] = frozenset()  # parameters, when the run was over
         self.names = [name for name, _, _ in tensors]
         for name, shape, dtype in tensors:
             wire = wire_dtype(dtype)
@@ -98,11 +109,15 @@ class LoadSession(_placeholder.Recording):
         self,
         load: Callable[[Iterable[tuple[str, torch.Tensor]]], object],
         *,
-        carefully: bool = False,
+        suspects: frozenset[str] = frozenset(),
         by_mode: bool = False,
-    ) -> bool:
-        """Calls the loader once. Returns False where a new session must run it again, carefully."""
-        self._carefully = carefully
+    ) -> Outcome:
+        """Calls the loader once.
+
+        `suspects` are parameters that the loader replaces: after each tensor it is seen whether it
+        did. Others may have been replaced in the end: then a new session must run the loader again.
+        """
+        self._suspects = suspects
         try:
             self.model.enter()
             with _watch.watching(self._on_write, by_mode=by_mode):
@@ -122,21 +137,22 @@ class LoadSession(_placeholder.Recording):
                 },
             )
         if not by_mode and not _watch.all_operators_are_known():
-            return False  # one that the loader registered, and that was not watched
-        if replaced and not carefully:
-            return False
+            return Outcome.new_operators
+        self.replaced = frozenset(name for name, _, _ in replaced)
+        if not self.replaced <= suspects:
+            return Outcome.replaced
         self._write_replaced(replaced, self._escaped)
         for tensor, reason in self.refusals.items():
             self.record.refuse(tensor, reason)
-        return True
+        return Outcome.recorded
 
     def _placeholders(self) -> Iterator[tuple[str, torch.Tensor]]:
         for index, (name, shape, dtype) in enumerate(self.tensors):
             self._current = index
             self._given = index + 1
             yield name, self.placed(index, shape, dtype)
-            if self._carefully:
-                self._write_replaced(self.model.replaced(), frozenset((index,)))
+            if self._suspects:
+                self._write_replaced(self.model.replaced(self._suspects), frozenset((index,)))
         self._current = -1
 
     def _restore(self) -> None:
