@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import doctest
+import threading
 import types
 from collections.abc import Iterable
 from typing import Any
@@ -672,3 +673,108 @@ def test_the_example_of_bake_runs() -> None:
     said: list[str] = []
     doctest.DocTestRunner().run(test, out=said.append)
     assert test.examples and not said
+
+
+# -- What others tried -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        (0.1, torch.float64),
+        (1e300, torch.float64),
+        (16777217.0, torch.int64),
+        (0.1, torch.float32),
+        (0.1, torch.bfloat16),
+    ],
+)
+def test_a_fill_has_the_bits_that_torch_gives_it(value: float, dtype: Any) -> None:
+    module = torch.nn.Module()
+    module.p = torch.nn.Parameter(torch.zeros(4, dtype=dtype), requires_grad=False)
+
+    def load(weights: Any) -> None:
+        for _, tensor in weights:
+            module.p.data[:2].copy_(tensor)
+            module.p.data[2:].fill_(value)
+
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        baked = bake(module, [("w", (2,), dtype)], load)
+    finally:
+        torch.set_default_dtype(default)
+    given = torch.arange(1, 3).to(dtype)
+    baked.apply(lambda name: given)
+    expected = torch.empty(4, dtype=dtype)
+    expected[:2].copy_(given)
+    expected[2:].fill_(value)
+    assert torch.equal(module.p.data.view(torch.uint8), expected.view(torch.uint8))
+
+
+def test_zeros_of_two_signs_are_no_constant() -> None:
+    module = torch.nn.Module()
+    module.p = torch.nn.Parameter(torch.ones(4), requires_grad=False)
+
+    def load(weights: Any) -> None:
+        for _, tensor in weights:
+            module.p.data[:2].copy_(tensor)
+            module.p.data[2:].copy_(torch.tensor([0.0, -0.0]))
+
+    baked = bake(module, [("w", (2,), torch.float32)], load)
+    assert baked.fills == []
+
+
+@pytest.mark.parametrize("change", ["half", "smaller", "transposed", "gone", "untied"])
+def test_a_module_that_changed_since_is_not_written(change: str) -> None:
+    module = torch.nn.Module()
+    module.p = torch.nn.Parameter(torch.zeros(2, 3), requires_grad=False)
+    module.tied = module.p if change == "untied" else None
+
+    def load(weights: Any) -> None:
+        for _, tensor in weights:
+            module.p.data.copy_(tensor)
+
+    baked = bake(module, [("w", (2, 3), torch.float32)], load)
+    if change == "half":
+        module.half()
+    elif change == "smaller":
+        module.p = torch.nn.Parameter(torch.zeros(1), requires_grad=False)
+    elif change == "transposed":
+        module.p.data = torch.zeros(3, 2).t()
+    elif change == "untied":
+        module.tied = torch.nn.Parameter(torch.zeros(2, 3), requires_grad=False)
+    else:
+        del module.p
+    with pytest.raises(crossmesh.Error) as raised:
+        baked.apply(lambda name: torch.ones(2, 3))
+    assert raised.value.code == "mismatch"
+    assert all(float(p.abs().sum()) == 0 for p in module.parameters())
+
+
+def test_a_copy_in_another_thread_is_refused() -> None:
+    module = torch.nn.Module()
+    module.p = torch.nn.Parameter(torch.zeros(2), requires_grad=False)
+    raised: list[Exception] = []
+
+    def load(weights: Any) -> None:
+        def work(tensor: Any) -> None:
+            try:
+                module.p.data.copy_(tensor)
+            except crossmesh.Error as error:
+                raised.append(error)
+
+        for _, tensor in weights:
+            thread = threading.Thread(target=work, args=(tensor,))
+            thread.start()
+            thread.join()
+        if raised:
+            raise raised[0]
+
+    with pytest.raises(crossmesh.Error) as error:
+        bake(module, [("w", (2,), torch.float32)], load)
+    assert str(error.value) == (
+        "bake: the loader copies in another thread, whose writes are not seen\n"
+        "  tensor  w\n"
+        "  hint  load in the thread that bakes"
+    )
+    assert float(module.p.abs().sum()) == 0

@@ -178,11 +178,21 @@ class Bake:
         `get_tensor(name)` returns a tensor in CPU memory, of the announced shape and dtype.
 
         Raises:
-            crossmesh.Error: invalid_argument: a tensor is not as it was announced.
+            crossmesh.Error: invalid_argument: a tensor is not as it was announced; mismatch: a
+                parameter is not as it was baked. Nothing is written then.
         """
         live: dict[str, torch.Tensor] = dict(self._module.named_parameters(remove_duplicate=False))
         live.update(self._module.named_buffers(remove_duplicate=False))
+        for name in self._parameter_names:
+            if name not in live:
+                raise Error(
+                    "mismatch",
+                    "apply: a parameter is no longer there",
+                    {"parameter": name},
+                    "bake the module as it is now",
+                )
         targets = [live[name] for name in self._parameter_names]
+        self._check_regions(targets)
         for name, target in zip(self._parameter_names, targets, strict=True):
             if target.device.type != "cpu":
                 raise Error(
@@ -201,6 +211,27 @@ class Bake:
         putter.put_fills()
         if self.opaque or self.needs_loader:
             self._load(self._opaque_tensors(get_tensor))
+
+    def _check_regions(self, targets: list[torch.Tensor]) -> None:
+        """Each where its pieces will be written: of the same form, and sharing the same memory."""
+        base_of_storage: dict[int, int] = {}
+        for name, target in zip(self._parameter_names, targets, strict=True):
+            storage, wire, shape, strides, offset = self._session.region_of(name)
+            form = (_geometry.wire_dtype(target.dtype), tuple(target.shape), target.stride())
+            base = target.data_ptr() - offset * target.element_size()
+            shares = target.numel() == 0 or base_of_storage.setdefault(storage, base) == base
+            if form != (wire, tuple(shape), tuple(strides)) or not shares:
+                raise Error(
+                    "mismatch",
+                    "apply: a parameter is not as it was baked",
+                    {
+                        "parameter": name,
+                        "baked": f"{wire} {list(shape)}:{list(strides)}",
+                        "now": f"{form[0]} {list(form[1])}:{list(form[2])}"
+                        + ("" if shares else ", in memory of its own"),
+                    },
+                    "bake the module as it is now",
+                )
 
     def _opaque_tensors(
         self, get_tensor: Callable[[str], torch.Tensor]

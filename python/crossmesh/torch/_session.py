@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import enum
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -61,6 +62,7 @@ class LoadSession(_placeholder.Recording):
         self._why = ""
         self._replacements: dict[str, object] = {}
         self._suspects: frozenset[str] = frozenset()
+        self._thread = threading.get_ident()
         self.replaced: frozenset[str] = frozenset()  # parameters, when the run was over
         self.names = [name for name, _, _ in tensors]
         for name, shape, dtype in tensors:
@@ -102,6 +104,10 @@ class LoadSession(_placeholder.Recording):
         self.record.add_parameter(
             name, wire, shape, strides, index, int(original.storage_offset()), is_buffer
         )
+
+    def region_of(self, parameter: str) -> tuple[Any, ...]:
+        """Which memory, the wire dtype, shape, strides and offset, as they were baked."""
+        return self._region_of[parameter]
 
     # -- Running ---------------------------------------------------------------------------------
 
@@ -175,6 +181,13 @@ class LoadSession(_placeholder.Recording):
 
     def copied(self, target: torch.Tensor, source: RecordingTensor) -> torch.Tensor:
         node, tensor = source._node, source._tensor
+        if threading.get_ident() != self._thread:
+            raise Error(
+                "unsupported",
+                "bake: the loader copies in another thread, whose writes are not seen",
+                {"tensor": self.names[tensor]},
+                "load in the thread that bakes",
+            )
         self.live[tensor] = None
         storage = self._storages.get(target.untyped_storage()._cdata)
         shape = target.shape
@@ -411,11 +424,15 @@ def _constant(op: Any, args: Any, kwargs: dict[str, Any]) -> torch.Tensor | None
         return None
     value = args[1] if len(args) > 1 else kwargs.get("value", kwargs.get("src"))
     if not isinstance(value, torch.Tensor):
-        return None if value is None else torch.tensor(value)
+        # Not the default dtype, which would round it.
+        dtype = torch.float64 if isinstance(value, float) else None
+        return None if value is None else torch.tensor(value, dtype=dtype)
     if value.device.type == "meta" or value.numel() == 0:
         return None
-    first = value.reshape(-1)[0]
-    return value if value.numel() == 1 or bool((value == first).all()) else None
+    # By bits: zeros differ by their sign.
+    bits = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    bits = bits.reshape(value.numel(), -1)
+    return value if bool((bits == bits[0]).all()) else None
 
 
 def _bits_of(value: torch.Tensor, dtype: torch.dtype) -> int | None:
