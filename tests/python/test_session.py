@@ -153,6 +153,8 @@ def test_opaque_tensors_go_whole_to_the_loader(job: Job, tensors: Tensors, route
 
 def failing_job(job: Job, loader: Callable[..., object]) -> list[BaseException | None]:
     job.target = job.target.mark_opaque("model.norm.weight", "asked for")
+    # Whoever left before the others heard of it would be missed instead.
+    all_heard = threading.Barrier(4, timeout=60)
 
     def program(rank: int) -> None:
         session = job.session(rank)
@@ -161,6 +163,7 @@ def failing_job(job: Job, loader: Callable[..., object]) -> list[BaseException |
         try:
             session.update(1) if rank < 2 else session.receive()
         finally:
+            all_heard.wait()
             assert session.can_retry
             session.close()
 
