@@ -39,7 +39,7 @@ IO_FILES = tuple(
 ORACLE_FORBIDS = ("layout", "source", "target", "plan", "schedule", "session")
 
 # Headers that only tests include.
-TEST_HEADERS = ("testing.h", "conformance.h", "golden.h", "temporary_folder.h")
+TEST_HEADERS = ("testing.h", "conformance.h", "error_of.h", "golden.h", "temporary_folder.h")
 
 CODE_SUFFIXES = (".h", ".cc")
 TEXT_SUFFIXES = (".h", ".cc", ".py", ".sh", ".cmake", ".md", ".txt", ".yml", ".json", ".supp")

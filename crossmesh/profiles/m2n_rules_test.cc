@@ -11,22 +11,14 @@
 #include "crossmesh/profiles/m2n_plan.h"
 #include "crossmesh/profiles/m2n_rounds.h"
 #include "crossmesh/profiles/m2n_source.h"
+#include "tests/error_of.h"
 
 namespace crossmesh::profiles {
 namespace {
 
 using nlohmann::json;
+using testing::error_of;
 using Kind = ReceiveStep::Kind;
-
-template <typename Call>
-std::string error_of(const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.text();
-  }
-  return "no error";
-}
 
 const Placements kWhole = std::nullopt;
 Placements cut(int axis0, int axis1) { return std::vector<int>{axis0, axis1}; }

@@ -8,21 +8,13 @@
 #include "crossmesh/profiles/free_barrier.h"
 #include "crossmesh/profiles/producer_pack.h"
 #include "crossmesh/profiles/serve_slots.h"
+#include "tests/error_of.h"
 
 namespace crossmesh::profiles {
 namespace {
 
+using testing::error_of;
 using Groups = std::vector<int>;
-
-template <typename Call>
-std::string error_of(const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.text();
-  }
-  return "no error";
-}
 
 // A producer that serves groups 0 … count - 1, two names each.
 struct Producer {

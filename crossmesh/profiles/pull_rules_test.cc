@@ -13,22 +13,14 @@
 #include "crossmesh/profiles/ownership.h"
 #include "crossmesh/profiles/producer_pack.h"
 #include "crossmesh/profiles/router.h"
+#include "tests/error_of.h"
 
 namespace crossmesh::profiles {
 namespace {
 
+using testing::error_of;
 using Ranks = std::vector<int>;
 using Names = std::vector<std::string>;
-
-template <typename Call>
-std::string error_of(const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.text();
-  }
-  return "no error";
-}
 
 // -- Identity ------------------------------------------------------------------------------------
 

@@ -5,9 +5,12 @@
 
 #include "crossmesh/base/error.h"
 #include "crossmesh/target/cross_check.h"
+#include "tests/error_of.h"
 
 namespace crossmesh {
 namespace {
+
+using testing::error_of;
 
 // Column 8x16 (of 16x16), row 16x8, norm 16 and a fused 24x16 without a loader, on 2 ranks.
 LiveParameter column() {
@@ -236,16 +239,6 @@ TEST(Resolve, a_loader_that_is_known_to_write_elsewhere_is_not_trusted) {
   request.tensors[0].feeds = {{"c.weight"}};
   EXPECT_EQ(answers(request),
             (Answers{"its loader writes another parameter too, or only another"}));
-}
-
-template <typename Call>
-std::string error_of(const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.text();
-  }
-  return "no error";
 }
 
 TEST(Resolve, errors) {

@@ -8,10 +8,13 @@
 #include "crossmesh/source/shard.h"
 #include "crossmesh/target/agree.h"
 #include "crossmesh/target/resolve.h"
+#include "tests/error_of.h"
 #include "tests/reports/moved.h"
 
 namespace crossmesh::reports {
 namespace {
+
+using testing::error_of;
 
 LiveParameter plain(std::string name, Shape shape) {
   LiveParameter result;
@@ -29,16 +32,6 @@ ResolveRequest request_of(std::vector<LiveParameter> parameters,
   result.tensors = std::move(tensors);
   result.rank_count = result.shard_count = shard_count;
   return result;
-}
-
-template <typename Call>
-std::string error_of(const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.text();
-  }
-  return "no error";
 }
 
 std::string reason_of(const ResolveRequest& request, std::size_t tensor = 0) {

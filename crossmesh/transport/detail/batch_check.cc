@@ -74,8 +74,8 @@ BatchFacts BatchChecker::check(const Roster& roster, const Connection& connectio
   BatchFacts facts;
   for (const Transfer& transfer : batch.transfers) {
     check_transfer(roster, connection, batch, first_slot++, transfer);
+    add(facts, roster, connection, batch, transfer);
   }
-  for (const Transfer& transfer : batch.transfers) add(facts, roster, connection, batch, transfer);
   if (batch.is_lasting) known_[key] = {ground, facts};
   return facts;
 }
